@@ -1,0 +1,205 @@
+/// What tiered-run was asked to do: its command line, its help, its exit codes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/core/units.hpp"
+#include "tiered/version.hpp"
+
+namespace app {
+
+/// Part of the interface: scripts rely on them. The text of --help lists them.
+enum ExitCode : int { ok = 0, failed = 1, usage = 2, file_error = 3, unsupported = 4, does_not_fit = 5, interrupted = 130 };
+
+constexpr ExitCode exit_code(tiered::Errc code) {
+  switch (code) {
+    case tiered::Errc::bad_file: case tiered::Errc::not_found: case tiered::Errc::io: return file_error;
+    case tiered::Errc::unsupported: return unsupported;
+    case tiered::Errc::out_of_memory: case tiered::Errc::over_budget: return does_not_fit;
+    case tiered::Errc::cancelled: return interrupted;
+    case tiered::Errc::device: case tiered::Errc::precondition: return failed;
+  }
+  return failed;
+}
+
+struct Options {
+  std::string model;
+  std::optional<std::string> prompt, prompt_file;  ///< neither: standard input
+  bool chat = false, escapes = true, display_prompt = true;
+  std::optional<std::string> system_prompt;
+
+  std::optional<std::size_t> vram_bytes;  ///< nothing: no device
+  std::string placement = "seconds_per_byte";
+  bool plan_only = false;
+  std::int32_t context = 0;
+  int n_threads = 0;
+  bool f32_activations = false;
+
+  std::int32_t n_predict = -1;
+  float temperature = 0.8f, top_p = 0.95f;
+  std::int32_t top_k = 40;
+  std::uint64_t seed = 0;
+  bool ignore_eos = false;
+  bool stats = false;
+};
+
+/// Ends the program with this code; the message, if any, has been printed.
+struct Exit {
+  ExitCode code = ok;
+};
+
+/// A mistake in the command line, found after it was parsed.
+struct UsageError {
+  std::string message;
+};
+
+inline constexpr char const* help_footer = R"(
+EXAMPLES
+  tiered-run -m model.gguf -p "Once upon a time" -n 100
+      everything on the CPU; the text goes to stdout, all else to stderr
+  tiered-run -m model.gguf --chat -p "What is gravity?" --temp 0
+      one question to an instruction-tuned model, always the same answer
+  tiered-run -m model.gguf --vram 2G --plan
+      what would be done within 2 GiB; reads no weights, takes a moment
+  tiered-run -m model.gguf --vram 2G --stats -f prompt.txt > answer.txt
+      and doing it
+
+THE BUDGET
+  --vram says how much memory of the device may be taken: weights, KV cache, buffers, all of it, at every moment. What does not
+  fit is copied there for each use, behind the computation, or computed by the CPU, whatever the plan estimates to be fastest. The
+  budget changes speed, never the text. SIZE is a number with K, M, G or T (powers of 1024): 512M, 2G, 1.5GiB.
+  This version has no GPU back end: the device is simulated. Its memory is a part of this machine's that can hold no more than the
+  budget; it computes with the CPU, so it is no faster than running without --vram, and the times in a plan are those of a made-up
+  machine. It is there to look at plans, to test placements, and to learn.
+
+EXIT CODES
+  0    done                           4    the file is fine, but this program cannot run it
+  1    failed while running           5    does not fit: the budget, the context, the memory
+  2    wrong command line             130  interrupted by Ctrl-C; the text so far is kept (143: by SIGTERM)
+  3    a file is missing or damaged
+A first Ctrl-C stops cleanly, a second one at once.
+)";
+
+namespace detail {
+
+/// CLI11's layout, without what its options say about themselves in a notation of its own.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(34); }
+  std::string make_option_opts(CLI::Option const* option) const override {
+    std::string text;
+    std::string const type = option->get_type_name();
+    if (!type.empty() && option->get_items_expected_max() > 0) text = " " + type.substr(0, type.find(':'));  // behind it: what is checked
+    if (!option->get_default_str().empty()) text += " (" + option->get_default_str() + ")";
+    return text;
+  }
+  std::string make_option_name(CLI::Option const* option, bool is_positional) const override {
+    std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    return name.substr(0, name.find('{'));
+  }
+};
+
+/// What users of llama.cpp type out of habit, and what does the same here.
+inline constexpr std::pair<std::string_view, std::string_view> unknown_flags[] = {
+    {"-ngl", "layers are not counted here: give a budget, as in --vram 2G, and see --plan"},
+    {"--n-gpu-layers", "layers are not counted here: give a budget, as in --vram 2G, and see --plan"},
+    {"--gpu-layers", "layers are not counted here: give a budget, as in --vram 2G, and see --plan"},
+    {"-ncmoe", "experts are placed by the plan: give a budget, as in --vram 2G"},
+    {"--n-cpu-moe", "experts are placed by the plan: give a budget, as in --vram 2G"},
+    {"-ot", "tensors are placed by the plan: see --placement and examples/own_placement.cpp"},
+    {"--override-tensor", "tensors are placed by the plan: see --placement and examples/own_placement.cpp"},
+    {"-cnv", "for one question and its answer: --chat"},
+    {"--conversation", "for one question and its answer: --chat"},
+};
+
+inline void add_options(CLI::App& app, Options& o, std::string& vram, std::int64_t& seed) {
+  app.add_option("-m,--model", o.model, "The model, a GGUF file; of a split one any part")->type_name("FILE")->required()->group("What to run");
+  auto* const prompt = app.add_option("-p,--prompt", o.prompt, "The prompt; \\n, \\t, \\\" and \\\\ in it are escapes")->type_name("TEXT")->group("What to run");
+  app.add_option("-f,--file", o.prompt_file, "The prompt is this file's text, less one line end; without -p and -f it is read from standard input")
+      ->type_name("FILE")->excludes(prompt)->group("What to run");
+  app.add_flag("!--no-escape", o.escapes, "Take -p as it is")->group("What to run");
+  auto* const chat = app.add_flag("--chat", o.chat, "The prompt is a question to a chat model: it is put into the file's own template (ChatML)")->group("What to run");
+  app.add_option("--system-prompt", o.system_prompt, "With --chat (also: -sys)")->type_name("TEXT")->needs(chat)->group("What to run");
+  app.add_flag("!--no-display-prompt", o.display_prompt, "Print the continuation only (without --chat the prompt is printed first)")->group("What to run");
+
+  app.add_option("--vram", vram, "Budget of device memory, as in 2G; without it there is no device and all is done on the CPU")->type_name("SIZE")->group("Where to run");
+  app.add_option("--placement", o.placement, "What lives in the budget: all_vram, attention_first, seconds_per_byte or stream_all")
+      ->check(CLI::IsMember({"all_vram", "attention_first", "seconds_per_byte", "stream_all"}))->type_name("NAME")->capture_default_str()->group("Where to run");
+  app.add_flag("--plan", o.plan_only, "Print the plan to standard output and stop; no weights are read")->group("Where to run");
+  app.add_option("-c,--ctx-size", o.context, "Most tokens of prompt and text together; 0: the trained length, at most 32768")
+      ->check(CLI::Range(0, 1 << 24))->type_name("N")->capture_default_str()->group("Where to run");
+  app.add_option("-t,--threads", o.n_threads, "CPU threads; 0: one for each physical core that may be used")
+      ->check(CLI::Range(-1, 1024))->type_name("N")->capture_default_str()->group("Where to run");
+  app.add_flag("--f32-activations", o.f32_activations, "Multiply with 32-bit activations: slower, for comparisons")->group("Where to run");
+
+  app.add_option("-n,--n-predict,--predict", o.n_predict, "Most tokens to generate; -1: until the model ends or the context is full")
+      ->check(CLI::Range(-2, 0x7fffffff))->type_name("N")->capture_default_str()->group("What comes out");
+  app.add_option("--temp", o.temperature, "Temperature; 0: always the likeliest token")->check(CLI::Range(0.f, 1000.f))->type_name("X")->capture_default_str()->group("What comes out");
+  app.add_option("--top-k", o.top_k, "Draw among the k likeliest tokens; 0: all")->type_name("N")->capture_default_str()->group("What comes out");
+  app.add_option("--top-p", o.top_p, "and of these among the fewest that have probability p together; 1: all")
+      ->check(CLI::Range(0.f, 1.f))->type_name("X")->capture_default_str()->group("What comes out");
+  app.add_option("-s,--seed", seed, "Of the draws; -1: a new one each time, which is printed")->type_name("N")->capture_default_str()->group("What comes out");
+  app.add_flag("--ignore-eos", o.ignore_eos, "Never let the model end its text")->group("What comes out");
+  app.add_flag("--stats", o.stats, "Print times, tokens/s and memory to stderr at the end")->group("What comes out");
+}
+
+inline std::uint64_t random_seed() {
+  std::random_device source;
+  return source();  // 32 bits are enough, and short to type again
+}
+
+/// Errors of the parser in one line; what users of other programs expect gets an answer instead of a refusal.
+inline std::string explain(CLI::ParseError const& error, std::vector<std::string> const& arguments) {
+  for (std::string const& argument : arguments) {
+    for (auto const& [flag, answer] : unknown_flags) {
+      if (argument == flag) return tiered::concat(flag, ": ", answer);
+    }
+  }
+  return error.what();
+}
+
+}  // namespace detail
+
+/// Throws Exit (help, version) or UsageError.
+inline Options parse_options(int argc, char const* const* argv) {
+  Options o;
+  std::string vram;
+  std::int64_t seed = -1;
+  CLI::App app{tiered::concat("tiered-run ", tiered::version_text, ": text from a GGUF language model, inside a budget of device memory.\n"), "tiered-run"};
+  app.set_version_flag("--version", tiered::concat("tiered-run ", tiered::version_text));
+  app.formatter(std::make_shared<detail::HelpFormatter>());
+  app.footer(help_footer);
+  detail::add_options(app, o, vram, seed);
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (std::string& argument : arguments) {
+    if (argument == "-sys") argument = "--system-prompt";  // one dash and three letters: llama.cpp's users know it so
+  }
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (CLI::Success const& request) {
+    app.exit(request);
+    throw Exit{ok};
+  } catch (CLI::ParseError const& error) {
+    throw UsageError{detail::explain(error, arguments)};
+  }
+  if (app.count("--vram") > 0) {
+    std::optional<std::uint64_t> const bytes = tiered::parse_bytes(vram);
+    if (!bytes) throw UsageError{tiered::concat("--vram \"", vram, "\" is no size: write 512M, 2G or 1.5GiB")};
+    o.vram_bytes = std::size_t(*bytes);
+  }
+  o.seed = seed < 0 ? detail::random_seed() : std::uint64_t(seed);
+  return o;
+}
+
+}  // namespace app

@@ -1,0 +1,105 @@
+/// The terminal's side of a program: interrupts, progress on stderr, text on stdout.
+#pragma once
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <unistd.h>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/engine/engine.hpp"
+
+namespace app {
+
+/// Ctrl-C and SIGTERM: the first sets a flag and cancels the watched engine, the second ends the program as if nobody listened.
+class Interrupt {
+ public:
+  /// Not before the prompt has been read: a read that waits for a person is best ended by the system.
+  static void install() {
+    struct sigaction action {};
+    action.sa_handler = [](int signal) {
+      caught_ = signal;
+      if (tiered::CancelToken* const token = watched_.load()) token->cancel();
+    };
+    action.sa_flags = SA_RESETHAND;
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+  }
+  static bool requested() { return caught_ != 0; }
+  /// As a shell reports it.
+  static int exit_code() { return 128 + caught_; }
+
+  /// While it lives, a signal cancels the engine's step.
+  class Watch {
+   public:
+    explicit Watch(tiered::CancelToken& token) {
+      watched_ = &token;
+      if (requested()) token.cancel();
+    }
+    ~Watch() { watched_ = nullptr; }
+    Watch(Watch const&) = delete;
+    Watch& operator=(Watch const&) = delete;
+  };
+
+ private:
+  static_assert(std::atomic<tiered::CancelToken*>::is_always_lock_free);
+  static inline volatile std::sig_atomic_t caught_ = 0;
+  static inline std::atomic<tiered::CancelToken*> watched_ = nullptr;
+};
+
+/// "reading the prompt: 512 of 4096 tokens" on one line that is taken away in the end; nothing where stderr is no terminal.
+class Progress {
+ public:
+  explicit Progress(std::string what, std::string unit = "") : what_(std::move(what)), unit_(std::move(unit)), shown_(isatty(STDERR_FILENO) != 0) {}
+  ~Progress() { clear(); }
+  Progress(Progress const&) = delete;
+  Progress& operator=(Progress const&) = delete;
+
+  void show(std::uint64_t done, std::uint64_t total) {
+    if (!shown_ || total == 0) return;
+    std::string const text = unit_.empty() ? tiered::concat(done * 100 / total, " %") : tiered::concat(done, " of ", total, ' ', unit_);
+    if (text == last_) return;
+    last_ = text;
+    std::fprintf(stderr, "\r\033[K%s: %s", what_.c_str(), text.c_str());
+  }
+  void clear() {
+    if (!last_.empty()) std::fputs("\r\033[K", stderr);
+    last_.clear();
+  }
+
+ private:
+  std::string what_, unit_, last_;
+  bool shown_;
+};
+
+/// Text to stdout at once, all of it.
+/// Errors  Errc::io with the system's reason, as for a full disk. (A reader that has gone ends the program by SIGPIPE, as usual.)
+class TextOutput {
+ public:
+  void write(std::string_view text) {
+    if (!text.empty()) ends_line_ = text.back() == '\n';
+    while (!text.empty()) {
+      ssize_t const n = ::write(STDOUT_FILENO, text.data(), text.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) throw tiered::Error(tiered::Errc::device, tiered::concat("cannot write to standard output: ", std::strerror(errno)));
+      text.remove_prefix(std::size_t(n));
+    }
+  }
+  void end_line() {
+    if (!ends_line_) write("\n");
+  }
+
+ private:
+  bool ends_line_ = true;
+};
+
+}  // namespace app

@@ -1,0 +1,20 @@
+/// Every macro of the library.
+#pragma once
+
+#ifndef TIERED_HAS_CUDA
+#define TIERED_HAS_CUDA 0  // set to 1 by the target tiered::cuda_kernels; always defined, so test it with #if
+#endif
+
+#if defined(__CUDACC__)
+#define TIERED_HD __host__ __device__
+#else
+#define TIERED_HD
+#endif
+
+// An internal invariant, checked in builds without NDEBUG. Callers' mistakes throw Error instead: see expects().
+#if defined(NDEBUG) || defined(__CUDA_ARCH__)
+#define TIERED_ASSERT(condition) ((void)0)
+#else
+#include <cassert>
+#define TIERED_ASSERT(condition) assert(condition)
+#endif

@@ -1,0 +1,121 @@
+/// Plans of all token tiers for a model and a budget, without reading a weight.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/engine/policies.hpp"
+#include "tiered/model/kv_cache.hpp"
+#include "tiered/model/model.hpp"
+#include "tiered/pipeline/executor.hpp"
+#include "tiered/plan/planner.hpp"
+
+namespace tiered {
+
+struct EngineOptions {
+  std::size_t vram_bytes = 0;       ///< the budget: never passed
+  std::size_t pinned_bytes = 0, pageable_bytes = 0;
+  std::int32_t max_context = 0;     ///< of a sequence, in tokens; 0: the smaller of the trained length and 32,768
+  std::int32_t n_sequences = 1;     ///< at once
+  int n_threads = 0;                ///< see MachineOptions
+  HardwareProfile hardware = HardwareProfile::simulated();  ///< what plans are estimated with
+  bool f32_activations = false;
+  DType kv_type = DType::f16;       ///< of keys and values: f16, or f32 for comparison
+  /// Called after each block of a long step with rows done and in all; null: nobody listens.
+  void (*progress)(void* context, std::int32_t done, std::int32_t total) = nullptr;
+  void* progress_context = nullptr;
+
+  Budget budget() const { return {vram_bytes, pinned_bytes, pageable_bytes}; }
+};
+
+/// The plan of every token tier, in order of their bounds, and where each has everything in VRAM.
+struct EnginePlans {
+  std::int32_t max_context = 0;
+  std::vector<TierPlan> tiers;
+  std::vector<PlanImage> images;  ///< one per tier
+  std::size_t vram_bytes = 0;     ///< most that any of them takes
+};
+
+namespace detail {
+
+inline std::size_t kv_table_bytes(ModelConfig const& config, std::int32_t max_context, std::int32_t n_sequences) {
+  std::size_t const n_pages = std::size_t((max_context + kv_page_tokens - 1) / kv_page_tokens);
+  return config.layers.size() * std::size_t(n_sequences) * (sizeof(KvTable) + 2 * n_pages * sizeof(std::byte*));
+}
+
+/// Every matrix of the model has a kernel: asked here, never during a step.
+inline void check_capabilities(ShardTable const& table, KernelTable const& kernels) {
+  for (Weight const& w : table.weights) {
+    ShardKind const kind = table.shard(w.shard).kind;
+    bool const ok = kind == ShardKind::embedding ? kernels.embed[std::uint32_t(w.dtype)] != nullptr : kernels.supports(w.dtype);
+    if (!ok) throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels have no ", kind == ShardKind::embedding ? "look-up" : "product", " for type ", name(w.dtype)));
+  }
+}
+
+/// The model's states with the bytes that they have in `kv_type`.
+inline std::vector<LayerState> states_in(DType kv_type, ShardTable const& table, KernelTable const& kernels) {
+  if (std::uint32_t(kv_type) >= n_file_dtypes || kernels.attention[std::uint32_t(kv_type)] == nullptr) {
+    throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels have no attention over keys and values of type ", name(kv_type)));
+  }
+  std::vector<LayerState> states(table.states.begin(), table.states.end());
+  for (LayerState& s : states) s.bytes_per_token = row_bytes(kv_type, s.elems_per_token);
+  return states;
+}
+
+inline bool splits(Schedule const& schedule, ShardTable const& table, ShardKind kind) {
+  return std::ranges::any_of(schedule, [&](Action const& a) {
+    Shard const& s = table.shard(a.shard);
+    return a.kind == ActionKind::copy && s.kind == kind && a.rows != Range{} && a.rows != Range{0, s.n_rows};
+  });
+}
+
+}  // namespace detail
+
+/// Errors  Errc::unsupported (a type without kernels), over_budget or precondition (an answer of a policy that cannot be run).
+template <EnginePolicies P, Model M>
+EnginePlans make_plans(M const& model, EngineOptions const& options, PolicyValues<P> const& values, KernelTable const& kernels) {
+  ShardTable table = model.table();
+  ModelConfig const& config = model.config();
+  std::vector<LayerState> const states_as_kept = detail::states_in(options.kv_type, table, kernels);
+  table.states = states_as_kept;
+  expects(options.max_context >= 0 && options.n_sequences >= 1, "max_context >= 0, n_sequences >= 1");
+  detail::check_capabilities(table, kernels);
+  EnginePlans out;
+  out.max_context = options.max_context > 0 ? options.max_context : std::min(config.max_seq_len, 32768);
+  std::int32_t const kv_tokens = (out.max_context + kv_page_tokens - 1) / kv_page_tokens * kv_page_tokens;
+  std::size_t const table_bytes = detail::kv_table_bytes(config, out.max_context, options.n_sequences);
+  ScratchMeter meter(table, kernels, kv_tokens);
+  auto const layout_for = [&](std::int32_t chunk, std::int32_t block) {
+    std::size_t const step = meter.measure(model, chunk, std::min(chunk, max_outputs_per_run));
+    return make_activation_layout(config, {chunk, block}, step, table_bytes);
+  };
+  auto const scratch = [&](std::int32_t chunk, std::int32_t block) { return layout_for(chunk, block).total_bytes; };
+  std::vector<float> states;
+  for (int bound : values.token_tiers.bounds()) {
+    Rows const rows{bound, kv_tokens * options.n_sequences, options.n_sequences};
+    PlannerInput const input{options.budget(), rows, scratch, states};
+    out.tiers.push_back(plan_tier(values.placement, values.prefetch, values.cost, options.hardware, table, input));
+    if (states.empty()) states = out.tiers.back().plan.state_in_vram;
+  }
+  std::vector<ShardPlan const*> plans;
+  for (TierPlan const& t : out.tiers) plans.push_back(&t.plan);
+  std::vector<VramLayout> layouts = lay_out(plans, table.shards);
+  for (std::size_t i = 0; i < out.tiers.size(); ++i) {
+    ShardPlan const& p = out.tiers[i].plan;
+    PlanImage image{p, out.tiers[i].schedule, {p.chunk_tokens, p.block_tokens}, std::move(layouts[i]), layout_for(p.chunk_tokens, p.block_tokens)};
+    image.uses_device = p.vram_bytes > 0;
+    image.output_by_rows = detail::splits(image.schedule, table, ShardKind::output);
+    out.vram_bytes = std::max(out.vram_bytes, image.vram.total_bytes);
+    out.images.push_back(std::move(image));
+  }
+  return out;
+}
+
+}  // namespace tiered

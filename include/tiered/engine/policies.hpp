@@ -1,0 +1,99 @@
+/// The policy bundle: one named member for everything that a user may want to replace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "tiered/engine/trace.hpp"
+#include "tiered/io/host_weights.hpp"
+#include "tiered/kernels/cpu/backend.hpp"
+#include "tiered/memory/lane.hpp"
+#include "tiered/memory/memcpy_engine.hpp"
+#include "tiered/pipeline/side.hpp"
+#include "tiered/plan/any_eviction.hpp"
+#include "tiered/plan/cost.hpp"
+#include "tiered/plan/lru.hpp"
+#include "tiered/plan/placement.hpp"
+#include "tiered/plan/placements/attention_first.hpp"
+#include "tiered/plan/ring_prefetch.hpp"
+#include "tiered/plan/schedule.hpp"
+#include "tiered/plan/token_tiers.hpp"
+
+namespace tiered {
+
+/// | name          | concept         | what it decides                                              |
+/// |---------------|-----------------|--------------------------------------------------------------|
+/// | HostMemory    | HostWeights     | where weights lie in host memory                             |
+/// | HostBackend   | Backend         | how the host computes                                        |
+/// | DeviceBackend | Backend         | how the device computes; its memory is what the budget caps  |
+/// | Copy          | CopyEngine      | how bytes move between them                                  |
+/// | Cost          | CostModel       | what a shard costs where                                     |
+/// | Placement     | PlacementPolicy | what lives in VRAM, what is streamed, what the host computes |
+/// | Prefetch      | PrefetchPolicy  | when streamed bytes are copied                               |
+/// | TokenTiers    | TokenTierPolicy | which batch sizes get a plan of their own                    |
+/// | Eviction      | EvictionPolicy  | which expert leaves the cache                                |
+/// | Trace         | TracePolicy     | who is told what happened when                               |
+/// and `static Machine make_machine(MachineOptions const&)`, which makes the two backends and the copy engine.
+/// Derive from a bundle and name the members that are yours.
+template <class P>
+concept EnginePolicies =
+    HostWeights<typename P::HostMemory> && Backend<typename P::HostBackend> && Backend<typename P::DeviceBackend> &&
+    CopyEngine<typename P::Copy> && CostModel<typename P::Cost> && PlacementPolicy<typename P::Placement> &&
+    PrefetchPolicy<typename P::Prefetch> && TokenTierPolicy<typename P::TokenTiers> && EvictionPolicy<typename P::Eviction> &&
+    TracePolicy<typename P::Trace>;
+
+/// What the devices of an engine are made with.
+struct MachineOptions {
+  std::size_t vram_bytes = 0;    ///< most that may be taken of the device's memory
+  int n_threads = 0;             ///< of the host; 0: physical cores that the process may use
+  bool f32_activations = false;  ///< products on f32 instead of 8-bit activations: slower, for comparison
+  bool keep_times = false;       ///< for a trace
+};
+
+/// The devices of one engine. Lanes outlive backends, backends outlive what is enqueued on them.
+template <class Host, class Device, class Copy>
+struct Machine {
+  std::shared_ptr<LaneSet> lanes;
+  std::unique_ptr<Host> host;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Copy> copy;
+};
+
+/// Everything on the CPU: a budget above 0 would find no device.
+struct CpuPolicies {
+  using HostMemory = InFile;
+  using HostBackend = CpuBackend;
+  using DeviceBackend = CpuBackend;
+  using Copy = MemcpyEngine;
+  using Cost = AnalyticCost;
+  using Placement = AttentionFirst;
+  using Prefetch = RingPrefetch;
+  using TokenTiers = DecodePrefillTiers;
+  using Eviction = Lru;
+  using Trace = NullTrace;
+
+  static Machine<HostBackend, DeviceBackend, Copy> make_machine(MachineOptions const& o) {
+    auto lanes = LaneSet::threads();
+    if (o.keep_times) lanes->keep_times();
+    auto host = std::make_unique<CpuBackend>(lanes, CpuOptions{.n_threads = o.n_threads, .f32_activations = o.f32_activations});
+    auto device = std::make_unique<CpuBackend>(lanes, CpuOptions{.n_threads = 1, .f32_activations = o.f32_activations, .memory_bytes = 0});
+    return {lanes, std::move(host), std::move(device), std::make_unique<MemcpyEngine>(lanes)};
+  }
+};
+
+/// Values of policies that hold any; by designated initialiser: {.placement = {.margin = 1.5}}.
+template <class P>
+struct PolicyValues {
+  typename P::HostMemory host_memory{};
+  typename P::Cost cost{};
+  typename P::Placement placement{};
+  typename P::Prefetch prefetch{};
+  typename P::TokenTiers token_tiers{};
+  typename P::Eviction eviction{};
+  typename P::Trace trace{};
+};
+
+}  // namespace tiered

@@ -1,0 +1,70 @@
+/// A handle on one sequence of an engine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/ids.hpp"
+#include "tiered/core/text.hpp"
+
+namespace tiered {
+
+namespace detail {
+
+/// The sequences of an engine: which slot of the KV cache each has, and how long it is.
+struct SequenceTable {
+  struct Slot {
+    SequenceId id{};
+    std::int32_t length = 0;
+    bool used = false;
+    bool shrunk = false;  ///< pages beyond its length can go back
+  };
+  std::vector<Slot> slots;
+  std::uint32_t last_id = 0;
+
+  std::int32_t find(SequenceId id) const {
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i].used && slots[i].id == id) return std::int32_t(i);
+    }
+    throw Error(Errc::precondition, concat("sequence ", std::uint32_t(id), " does not exist (any more)"));
+  }
+};
+
+}  // namespace detail
+
+/// Ends with its last owner: its positions are forgotten and its slot is free. May outlive the engine. Same thread as the engine.
+class Sequence {
+ public:
+  Sequence(std::shared_ptr<detail::SequenceTable> table, SequenceId id) : table_(std::move(table)), id_(id) {}
+  Sequence(Sequence&& other) noexcept : table_(std::move(other.table_)), id_(other.id_) {}
+  Sequence& operator=(Sequence&& other) noexcept {
+    std::swap(table_, other.table_);
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  ~Sequence() {
+    if (!table_) return;
+    for (auto& slot : table_->slots) {
+      if (slot.used && slot.id == id_) slot = {{}, 0, false, true};
+    }
+  }
+
+  SequenceId id() const { return id_; }
+  std::int32_t length() const { return table_->slots[std::size_t(table_->find(id_))].length; }
+  /// Forgets positions from n on; n at most length().
+  void truncate(std::int32_t n) {
+    auto& slot = table_->slots[std::size_t(table_->find(id_))];
+    expects(n >= 0 && n <= slot.length, "Sequence::truncate: n is in [0, length]");
+    slot.shrunk |= n < slot.length;
+    slot.length = n;
+  }
+
+ private:
+  std::shared_ptr<detail::SequenceTable> table_;
+  SequenceId id_;
+};
+
+}  // namespace tiered

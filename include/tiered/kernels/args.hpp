@@ -1,0 +1,190 @@
+/// What each operation takes: one plain struct per op, for every backend. [device-visible]
+///
+/// Common to all: pointers lie where the table's device can read them and are only borrowed; all must live until a later
+/// record() of the same queue is done. Arrays are row-major and dense unless a stride is named. Rows are tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tiered/core/dtype.hpp"
+#include "tiered/core/ids.hpp"
+
+namespace tiered {
+
+enum class Activation : std::uint8_t { silu, gelu_tanh };
+enum class RopeKind : std::uint8_t {
+  adjacent,  ///< rotates elements (2i, 2i+1): "normal", `llama` files
+  halves,    ///< rotates elements (i, i + n_rot/2): "neox", all other files so far
+};
+enum class Gating : std::uint8_t { softmax, sigmoid };
+
+/// out[t, :] = scale * table[tokens[t], :].
+struct EmbedArgs {
+  void const* table = nullptr;  ///< [vocab_size, dim] in the dtype of the table entry
+  std::int32_t const* tokens = nullptr;  ///< [n_rows], each in [0, vocab_size)
+  float* out = nullptr;                  ///< [n_rows, dim]
+  std::int32_t n_rows = 0, dim = 0;
+  float scale = 1;
+};
+
+/// y[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * weight. In place where y == x.
+struct RmsNormArgs {
+  float const* x = nullptr;       ///< [n_rows, dim]
+  float const* weight = nullptr;  ///< [dim], or null for ones
+  float* y = nullptr;             ///< [n_rows, dim]
+  std::int32_t n_rows = 0, dim = 0;
+  float eps = 0;
+};
+
+/// Rows of f32 to 8-bit activation blocks (kernels/format/activation.hpp), once per row, shared by all products of that row.
+struct QuantizeArgs {
+  float const* x = nullptr;  ///< [n_rows, dim]
+  void* y = nullptr;         ///< [n_rows, dim] in the activation type of the table entry
+  std::int32_t n_rows = 0, dim = 0;
+};
+
+/// y[t, r] = bias[r] + sum_k x[t, k] * w[r, k]. A row's result depends on nothing but that row of x and w.
+struct MatmulArgs {
+  void const* w = nullptr;      ///< [rows, dim] in the weight type of the table entry; dim % block_elems == 0
+  void const* x = nullptr;      ///< [n_tokens, dim] in KernelTable::activation[weight type]
+  float const* bias = nullptr;  ///< [rows] or null
+  float* y = nullptr;           ///< [n_tokens, rows], rows y_stride apart
+  std::int32_t n_tokens = 0, rows = 0, dim = 0;
+  std::int64_t y_stride = 0;    ///< elements; >= rows
+};
+
+/// Rotary positions, in place. Pair i of a head turns by positions[t] * inv_freq[i]; theta, Llama-3 factors, linear and other
+/// scaling are all inside inv_freq, which the model computes once. Elements from n_rot on stay as they are.
+struct RopeArgs {
+  float* x = nullptr;                       ///< [n_tokens, n_heads, head_dim]
+  std::int32_t const* positions = nullptr;  ///< [n_tokens]
+  float const* inv_freq = nullptr;          ///< [n_rot / 2]
+  std::int32_t n_tokens = 0, n_heads = 0, head_dim = 0, n_rot = 0;
+  RopeKind kind = RopeKind::halves;
+  float magnitude = 1;  ///< factor on both sine and cosine
+};
+
+/// Which KV a row of a batch uses: an index into the array of KvTable, and its position there.
+struct KvRow {
+  std::int32_t table = 0, position = 0;
+};
+/// The pages of one sequence and layer. Page p holds positions [p * page_tokens, (p + 1) * page_tokens) as
+/// K [n_kv_heads, page_tokens, head_dim] and V likewise, in the KV type of the table entry.
+struct KvTable {
+  std::byte* const* k_pages = nullptr;
+  std::byte* const* v_pages = nullptr;
+};
+
+/// Stores keys and values of new positions.
+struct KvWriteArgs {
+  float const* k = nullptr;         ///< [n_tokens, n_kv_heads, head_dim]
+  float const* v = nullptr;         ///< likewise
+  KvRow const* rows = nullptr;      ///< [n_tokens]
+  KvTable const* tables = nullptr;  ///< [number of sequences]
+  std::int32_t n_tokens = 0, n_kv_heads = 0, head_dim = 0, page_tokens = 0;
+};
+
+/// Causal attention in one pass, no score matrix: out[t, h] = softmax(scale * q[t, h] . K) V over positions
+/// (row.position - window, row.position], window 0 meaning all. Query head h reads KV head h * n_kv_heads / n_heads.
+/// Positions are taken in spans of attention_span that begin at multiples of it; a span's part is (maximum, sum, weighted V)
+/// and parts are merged in ascending order. So the result depends on the row's own KV alone, not on threads or other rows.
+struct AttentionArgs {
+  float const* q = nullptr;         ///< [n_tokens, n_heads, head_dim]
+  KvRow const* rows = nullptr;      ///< [n_tokens]
+  KvTable const* tables = nullptr;  ///< [number of sequences]
+  float* out = nullptr;             ///< [n_tokens, n_heads, head_dim]
+  float* log_sum_exp = nullptr;     ///< [n_tokens, n_heads] or null: natural logarithm of the softmax denominator
+  std::byte* workspace = nullptr;   ///< attention_workspace_bytes(...)
+  std::int32_t n_tokens = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, page_tokens = 0;
+  std::int32_t max_position = 0;    ///< the largest position among rows
+  std::int32_t window = 0;
+  float scale = 1;
+};
+inline constexpr std::int32_t attention_span = 256;  ///< page_tokens is a multiple or a divisor of it
+
+/// Room for one part per row, head and span where few rows are split along the context (n_tokens <= 16), else 0.
+TIERED_HD constexpr std::size_t attention_workspace_bytes(std::int32_t n_tokens, std::int32_t n_heads, std::int32_t head_dim,
+                                                          std::int32_t max_position) {
+  if (n_tokens > 16) return 0;
+  return std::size_t(n_tokens) * std::size_t(n_heads) * (std::size_t(max_position) / attention_span + 1) * std::size_t(head_dim + 2) *
+         sizeof(float);
+}
+
+/// out = act(gate) * up, elementwise. out may be gate or up.
+struct GatedArgs {
+  float const* gate = nullptr;
+  float const* up = nullptr;
+  float* out = nullptr;
+  std::int64_t n = 0;
+  Activation activation = Activation::silu;
+};
+
+/// y += x, elementwise.
+struct AddArgs {
+  float const* x = nullptr;
+  float* y = nullptr;
+  std::int64_t n = 0;
+};
+
+/// y[i, :] = x[index[i], :].
+struct GatherArgs {
+  float const* x = nullptr;
+  std::int32_t const* index = nullptr;  ///< [n_rows]
+  float* y = nullptr;                   ///< [n_rows, dim]
+  std::int32_t n_rows = 0, dim = 0;
+};
+
+/// The router's choice: the n_used experts with the largest score (bias added for the choice only; on equality the lower id;
+/// a score that is not a number ranks last), listed in ascending order of id, with weights score / (sum of chosen, if
+/// normalise) * scale. Ids are always distinct and valid.
+struct RouteArgs {
+  float const* logits = nullptr;  ///< [n_tokens, n_experts]
+  float const* bias = nullptr;    ///< [n_experts] or null
+  std::int32_t* ids = nullptr;    ///< [n_tokens, n_used]
+  float* weights = nullptr;       ///< [n_tokens, n_used]
+  std::int32_t n_tokens = 0, n_experts = 0, n_used = 0;
+  Gating gating = Gating::softmax;
+  bool normalise = true;
+  float scale = 1;
+};
+
+/// One expert and the slots that go through it; a slot is token * n_used + place.
+struct ExpertGroup {
+  void const* gate = nullptr;  ///< [hidden_dim, dim]
+  void const* up = nullptr;    ///< [hidden_dim, dim]
+  void const* down = nullptr;  ///< [dim, hidden_dim]
+  std::int32_t first = 0, n = 0;  ///< range in ExpertsArgs::slots
+};
+
+/// y[slot, :] = down(act(gate(x[token])) * up(x[token])) for every slot of every group; other slots are not touched.
+/// A slot's result does not depend on the grouping.
+struct ExpertsArgs {
+  float const* x = nullptr;             ///< [n_tokens, dim]
+  float* y = nullptr;                   ///< [n_tokens * n_used, dim]
+  ExpertGroup const* groups = nullptr;  ///< [n_groups]
+  std::int32_t const* slots = nullptr;  ///< slot numbers, by group
+  std::byte* workspace = nullptr;       ///< experts_workspace_bytes(...)
+  std::int32_t n_groups = 0, n_tokens = 0, n_used = 0, dim = 0, hidden_dim = 0;
+  std::int32_t n_slots = 0;             ///< sum of the groups' n
+  DType gate_type{}, up_type{}, down_type{};
+  Activation activation = Activation::silu;
+};
+
+/// Quantised x of all tokens in both activation types, and gate, up and quantised product of all slots.
+TIERED_HD constexpr std::size_t experts_workspace_bytes(std::int32_t n_tokens, std::int32_t n_slots, std::int32_t dim, std::int32_t hidden_dim) {
+  // An activation row takes at most 40 bytes for 32 elements (5/4 of its elements); ends are rounded up to 64 bytes.
+  std::size_t const x = (std::size_t(dim) * 5 / 4 + 64 + std::size_t(dim) * 292 / 256 + 64) * std::size_t(n_tokens);
+  std::size_t const h = (std::size_t(hidden_dim) * 8 + std::size_t(hidden_dim) * 5 / 4 + 128) * std::size_t(n_slots);
+  return x + h + 4096;
+}
+
+/// out[t, :] = sum over j, ascending, of weights[t, j] * y[t * n_used + j, :]: a fixed order, whatever device computed which slot.
+struct CombineArgs {
+  float const* y = nullptr;        ///< [n_tokens * n_used, dim]
+  float const* weights = nullptr;  ///< [n_tokens, n_used]
+  float* out = nullptr;            ///< [n_tokens, dim]
+  std::int32_t n_tokens = 0, n_used = 0, dim = 0;
+};
+
+}  // namespace tiered

@@ -1,0 +1,156 @@
+/// The feed-forward networks of routed experts, all tokens and experts of a layer in one op.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/kernels/args.hpp"
+#include "tiered/kernels/cpu/embed.hpp"
+#include "tiered/kernels/cpu/matmul.hpp"
+#include "tiered/kernels/cpu/team.hpp"
+
+namespace tiered::cpu {
+
+/// The products of one instruction set by weight type; null where there is none.
+struct ProductTable {
+  MatmulTile tile[n_file_dtypes] = {};
+  DType activation[n_file_dtypes] = {};  ///< what tile reads
+
+  MatmulTile of(DType weights) const {
+    std::uint32_t const type = std::uint32_t(weights);
+    if (type >= n_file_dtypes || tile[type] == nullptr)
+      throw Error(Errc::unsupported, concat("experts of weight type ", name(weights) != nullptr ? name(weights) : "unknown"));
+    return tile[type];
+  }
+};
+
+/// The loops of one call, in the order in which they run.
+template <class Leaf>
+class Experts {
+ public:
+  Experts(ExpertsArgs const& args, ProductTable const& products, Team& team)
+      : a_(args), team_(team), gate_(products.of(args.gate_type)), up_(products.of(args.up_type)), down_(products.of(args.down_type)),
+        gate_x_(products.activation[std::uint32_t(args.gate_type)]), up_x_(products.activation[std::uint32_t(args.up_type)]),
+        down_x_(products.activation[std::uint32_t(args.down_type)]) {
+    std::byte* at = args.workspace + (64 - reinterpret_cast<std::uintptr_t>(args.workspace) % 64) % 64;
+    auto const take = [&](std::size_t bytes) {
+      std::byte* const region = at;
+      at += (bytes + 63) / 64 * 64;
+      return region;
+    };
+    std::size_t const hidden = std::size_t(args.n_slots) * std::size_t(args.hidden_dim);
+    places_ = reinterpret_cast<Place*>(take(std::size_t(args.n_slots) * sizeof(Place)));
+    tokens_ = reinterpret_cast<std::int32_t*>(take(std::size_t(args.n_slots) * sizeof(std::int32_t)));
+    hidden_ = reinterpret_cast<float*>(take(hidden * sizeof(float)));
+    hidden_up_ = reinterpret_cast<float*>(take(hidden * sizeof(float)));
+    if (down_x_ != DType::f32) hidden_q_ = take(std::size_t(args.n_slots) * row_bytes(down_x_, std::uint64_t(args.hidden_dim)));
+    auto const x_bytes = [&](DType type) { return std::size_t(args.n_tokens) * row_bytes(type, std::uint64_t(args.dim)); };
+    if (gate_x_ != DType::f32) x_gate_ = take(x_bytes(gate_x_));
+    if (up_x_ != DType::f32) x_up_ = up_x_ == gate_x_ ? x_gate_ : take(x_bytes(up_x_));
+  }
+
+  void run() {
+    place_groups();
+    if (x_gate_ != nullptr) quantize_rows(gate_x_, a_.x, a_.n_tokens, a_.dim, x_gate_);
+    if (x_up_ != nullptr && x_up_ != x_gate_) quantize_rows(up_x_, a_.x, a_.n_tokens, a_.dim, x_up_);
+    for_tiles(a_.hidden_dim, row_bytes(a_.gate_type, std::uint64_t(a_.dim)), [this](Place at, Range rows) { gate_and_up(at, rows); });
+    if (hidden_q_ != nullptr) quantize_rows(down_x_, hidden_, a_.n_slots, a_.hidden_dim, hidden_q_);
+    for_tiles(a_.dim, row_bytes(a_.down_type, std::uint64_t(a_.hidden_dim)), [this](Place at, Range rows) { down(at, rows); });
+  }
+
+ private:
+  /// A group that has slots, and where their rows of the hidden layer begin.
+  struct Place {
+    std::int32_t group, first;
+  };
+
+  /// Rows of the hidden layer follow the groups of this call, wherever their slots are.
+  void place_groups() {
+    std::int32_t first = 0;
+    for (std::int32_t g = 0; g < a_.n_groups; ++g) {
+      ExpertGroup const& group = a_.groups[g];
+      if (group.n <= 0) continue;
+      places_[n_places_++] = {g, first};
+      for (std::int32_t i = 0; i < group.n; ++i) tokens_[first + i] = a_.slots[group.first + i] / a_.n_used;
+      first += group.n;
+    }
+  }
+
+  void quantize_rows(DType type, float const* x, std::int32_t n_rows, std::int32_t dim, void* y) {
+    QuantizeArgs const args{x, y, n_rows, dim};
+    if (type == DType::act_q8_256) {
+      quantize<ActQ8x256, Leaf>(args, team_);
+    } else {
+      quantize<ActQ8x32, Leaf>(args, team_);
+    }
+  }
+
+  /// Calls body(place, rows) for ranges of rows that cover n_rows outputs of every group.
+  template <class Body>
+  void for_tiles(std::int32_t n_rows, std::uint64_t weight_row_bytes, Body const& body) {
+    std::int32_t const mean_tokens = std::max(1, a_.n_slots / n_places_);
+    Tiling tiling = make_tiling(n_rows, mean_tokens, std::size_t(weight_row_bytes), std::max(1, team_.size() / n_places_));
+    tiling.tile_tokens = tiling.n_tokens;  // all tokens of a group at once
+    std::int64_t const per_group = tiling.row_tiles();
+    team_.parallel_for(n_places_ * per_group, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) body(places_[i / per_group], tiling.rows(i % per_group));
+    });
+  }
+
+  static Product product(void const* w, void const* x, float* y, std::int32_t n_rows, std::int32_t dim) {
+    Product p;
+    p.w = w;
+    p.x = x;
+    p.y = y;
+    p.rows = n_rows;
+    p.dim = dim;
+    p.y_stride = n_rows;
+    return p;
+  }
+
+  void gate_and_up(Place at, Range rows) const {
+    ExpertGroup const& group = a_.groups[at.group];
+    std::int64_t const first = std::int64_t(at.first) * a_.hidden_dim;
+    float *const gate = hidden_ + first, *const up = hidden_up_ + first;
+    Product p = product(group.gate, x_gate_ != nullptr ? x_gate_ : static_cast<void const*>(a_.x), gate, a_.hidden_dim, a_.dim);
+    p.x_rows = tokens_ + at.first;
+    gate_(p, rows, {0, group.n});
+    p.w = group.up;
+    p.x = x_up_ != nullptr ? x_up_ : static_cast<void const*>(a_.x);
+    p.y = up;
+    up_(p, rows, {0, group.n});
+    for (std::int64_t t = 0; t < group.n; ++t) {
+      std::int64_t const row = t * a_.hidden_dim + rows.begin;
+      Leaf::gated(gate + row, up + row, a_.activation, rows.size(), gate + row);
+    }
+  }
+
+  void down(Place at, Range rows) const {
+    ExpertGroup const& group = a_.groups[at.group];
+    std::size_t const x_bytes = std::size_t(row_bytes(down_x_, std::uint64_t(a_.hidden_dim)));
+    std::byte const* const x = hidden_q_ != nullptr ? hidden_q_ : reinterpret_cast<std::byte const*>(hidden_);
+    Product p = product(group.down, x + std::size_t(at.first) * x_bytes, a_.y, a_.dim, a_.hidden_dim);
+    p.y_rows = a_.slots + group.first;
+    down_(p, rows, {0, group.n});
+  }
+
+  ExpertsArgs const& a_;
+  Team& team_;
+  MatmulTile gate_, up_, down_;
+  DType gate_x_, up_x_, down_x_;
+  Place* places_ = nullptr;         // [n_places_]
+  std::int32_t* tokens_ = nullptr;  // [n_slots], of each row of the hidden layer
+  std::int32_t n_places_ = 0;
+  float *hidden_ = nullptr, *hidden_up_ = nullptr;
+  std::byte *hidden_q_ = nullptr, *x_gate_ = nullptr, *x_up_ = nullptr;
+};
+
+template <ProductTable const* products, class Leaf>
+void experts(ExpertsArgs const& args, Team& team) {
+  if (args.n_slots > 0) Experts<Leaf>(args, *products, team).run();
+}
+
+}  // namespace tiered::cpu

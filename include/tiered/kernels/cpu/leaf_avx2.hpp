@@ -1,0 +1,290 @@
+/// The innermost loops of all ops but quantised products, for AVX2, FMA and F16C; leaf_baseline.hpp says what each does.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include <immintrin.h>
+
+#include "tiered/kernels/args.hpp"
+#include "tiered/kernels/cpu/matmul_avx2.hpp"
+#include "tiered/kernels/cpu/matmul_f32.hpp"
+#include "tiered/kernels/format/activation.hpp"
+
+namespace tiered::cpu::avx2 {
+
+/// All ones in the first n (1..8) of eight lanes. Ends of rows go through masks, not through other code: an element's value must
+/// not depend on where a thread's part of a row ends.
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i first_lanes(std::int64_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? std::int32_t(n) : 8), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+/// e^x to 2e-7 relative; 0 below -86.6 (2.5e-38); from 88.4 on e^88.4. NaN stays NaN.
+/// x = k ln 2 + r with |r| <= ln 2 / 2, where the Taylor series of degree 7 is off by at most 6e-9.
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256 exponential(__m256 x) {
+  __m256 const low = _mm256_set1_ps(-86.6f);
+  __m256 const bounded = _mm256_max_ps(low, _mm256_min_ps(_mm256_set1_ps(88.4f), x));  // NaN passes: it is the second operand
+  __m256 const k = _mm256_round_ps(_mm256_mul_ps(bounded, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  // ln 2 in two parts, the first short enough that its product with k is exact.
+  __m256 r = _mm256_fnmadd_ps(k, _mm256_set1_ps(0.693145751953125f), bounded);
+  r = _mm256_fnmadd_ps(k, _mm256_set1_ps(1.42860677e-6f), r);
+  __m256 sum = _mm256_set1_ps(1.0f / 5040);
+  sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(1.0f / 720));
+  sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(1.0f / 120));
+  sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(1.0f / 24));
+  sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(1.0f / 6));
+  sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(0.5f));
+  sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(1.0f));
+  sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(1.0f));
+  // k is at most 128 and sum below 1.5, so 2^k is applied as 2 * 2^(k - 1): its exponent fits.
+  __m256i const exponent = _mm256_add_epi32(_mm256_cvtps_epi32(k), _mm256_set1_epi32(126));
+  __m256 const power = _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+  __m256 const result = _mm256_mul_ps(_mm256_add_ps(sum, sum), power);
+  return _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), result);
+}
+
+/// y[t][r] += w[r] . x[t] for a block of rows and tokens; each sum in one vector, in order.
+template <int n_rows, int n_tokens>
+[[gnu::target("avx2,fma,f16c")]] inline void add_dots_of(float const* w, std::int32_t n, float const* const* x, float* const* y) {
+  __m256 sums[n_rows][n_tokens];
+#pragma GCC unroll 8
+  for (int r = 0; r < n_rows; ++r) {
+#pragma GCC unroll 8
+    for (int t = 0; t < n_tokens; ++t) sums[r][t] = _mm256_setzero_ps();
+  }
+  std::int32_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    __m256 rows[n_rows];
+#pragma GCC unroll 8
+    for (int r = 0; r < n_rows; ++r) rows[r] = _mm256_loadu_ps(w + r * f32_piece + i);
+#pragma GCC unroll 8
+    for (int t = 0; t < n_tokens; ++t) {
+      __m256 const token = _mm256_loadu_ps(x[t] + i);
+#pragma GCC unroll 8
+      for (int r = 0; r < n_rows; ++r) sums[r][t] = _mm256_fmadd_ps(rows[r], token, sums[r][t]);
+    }
+  }
+  __m256i const mask = first_lanes(n - i);
+#pragma GCC unroll 8
+  for (int t = 0; t < n_tokens; ++t) {
+#pragma GCC unroll 8
+    for (int r = 0; r < n_rows; ++r) {
+      if (i < n) sums[r][t] = _mm256_fmadd_ps(_mm256_maskload_ps(w + r * f32_piece + i, mask), _mm256_maskload_ps(x[t] + i, mask), sums[r][t]);
+      y[t][r] += sum_lanes(sums[r][t]);
+    }
+  }
+}
+
+/// Decoding that the compiler vectorises for this target.
+template <class F>
+[[gnu::target("avx2,fma,f16c")]] void decode_avx2(std::byte const* src, std::int32_t n, float* dst) {
+  if constexpr (std::is_same_v<F, F16>) {
+    std::int32_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(load_16(src + 2 * i)));
+    decode_any<F>(src + 2 * i, n - i, dst + i);
+  } else if constexpr (std::is_same_v<F, BF16>) {
+    std::int32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+      __m256i const wide = _mm256_cvtepu16_epi32(load_16(src + 2 * i));
+      _mm256_storeu_ps(dst + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
+    }
+    decode_any<F>(src + 2 * i, n - i, dst + i);
+  } else if constexpr (std::is_same_v<F, F32>) {
+    std::memcpy(dst, src, std::size_t(n) * sizeof(float));
+  } else {
+    decode_any<F>(src, n, dst);
+  }
+}
+
+struct Leaf {
+  template <class F>
+  static void decode(std::byte const* src, std::int32_t n, float* dst) {
+    decode_avx2<F>(src, n, dst);
+  }
+
+  static void add_dots(float const* w, std::int32_t n_rows, std::int32_t n, float const* const* x, std::int32_t n_tokens, float* const* y) {
+    std::int32_t t = 0;
+    for (; t + 4 <= n_tokens; t += 4) {
+      float* const at[4] = {y[t], y[t + 1], y[t + 2], y[t + 3]};
+      std::int32_t r = 0;
+      for (; r + 2 <= n_rows; r += 2) {
+        float* const rows[4] = {at[0] + r, at[1] + r, at[2] + r, at[3] + r};
+        add_dots_of<2, 4>(w + r * f32_piece, n, x + t, rows);
+      }
+      float* const rows[4] = {at[0] + r, at[1] + r, at[2] + r, at[3] + r};
+      if (r < n_rows) add_dots_of<1, 4>(w + r * f32_piece, n, x + t, rows);
+    }
+    for (; t < n_tokens; ++t) {
+      std::int32_t r = 0;
+      for (; r + 4 <= n_rows; r += 4) {
+        float* const rows[1] = {y[t] + r};
+        add_dots_of<4, 1>(w + r * f32_piece, n, x + t, rows);
+      }
+      for (; r < n_rows; ++r) {
+        float* const rows[1] = {y[t] + r};
+        add_dots_of<1, 1>(w + r * f32_piece, n, x + t, rows);
+      }
+    }
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static void from_half(std::uint16_t const* src, std::int32_t n, float* dst) {
+    std::int32_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(load_16(src + i)));
+    for (; i < n; ++i) dst[i] = half_to_float(src[i]);
+  }
+  [[gnu::target("avx2,fma,f16c")]] static void to_half(float const* src, std::int32_t n, std::uint16_t* dst) {
+    std::int32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+      __m128i const halves = _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + i), halves);
+    }
+    for (; i < n; ++i) dst[i] = float_to_half(src[i]);
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static void scores(float const* q, float const* k, std::int32_t n, std::int32_t dim, float scale, float* out) {
+    std::int32_t p = 0;
+    for (; p + 4 <= n; p += 4) score_of<4>(q, k + std::int64_t(p) * dim, dim, scale, out + p);
+    for (; p < n; ++p) score_of<1>(q, k + std::int64_t(p) * dim, dim, scale, out + p);
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static float exponentials(float* x, std::int32_t n, float max) {
+    __m256 sum = _mm256_setzero_ps();
+    for (std::int32_t i = 0; i < n; i += 8) {
+      __m256 const e = exponential(_mm256_sub_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(max)));
+      _mm256_storeu_ps(x + i, e);
+      sum = _mm256_add_ps(sum, e);
+    }
+    return sum_lanes(sum);
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static void add_weighted(float const* weights, float const* v, std::int32_t n, std::int32_t dim, float* acc) {
+    std::int32_t i = 0;
+    for (; i + 32 <= dim; i += 32) add_weighted_lanes<4>(weights, v + i, n, dim, acc + i);
+    for (; i < dim; i += 8) add_weighted_lanes<1>(weights, v + i, n, dim, acc + i);
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static void rms_norm(float const* x, float const* weight, float eps, std::int32_t dim, float* y) {
+    __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (std::int32_t i = 0; i < dim; i += 8) {
+      __m256 const v = _mm256_maskload_ps(x + i, first_lanes(dim - i));
+      sums[i / 8 % 4] = _mm256_fmadd_ps(v, v, sums[i / 8 % 4]);
+    }
+    float const total = sum_lanes(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])));
+    __m256 const factor = _mm256_set1_ps(1.0f / std::sqrt(total / float(dim) + eps));
+    for (std::int32_t i = 0; i < dim; i += 8) {
+      __m256i const mask = first_lanes(dim - i);
+      __m256 v = _mm256_mul_ps(_mm256_maskload_ps(x + i, mask), factor);
+      if (weight != nullptr) v = _mm256_mul_ps(v, _mm256_maskload_ps(weight + i, mask));
+      _mm256_maskstore_ps(y + i, mask, v);
+    }
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static void gated(float const* gate, float const* up, Activation activation, std::int64_t n, float* out) {
+    __m256 const one = _mm256_set1_ps(1.0f);
+    for (std::int64_t i = 0; i < n; i += 8) {
+      __m256i const mask = first_lanes(n - i);
+      __m256 const g = _mm256_maskload_ps(gate + i, mask);
+      __m256 z = g;
+      if (activation == Activation::gelu_tanh) {
+        __m256 const factor = _mm256_fmadd_ps(_mm256_mul_ps(g, g), _mm256_set1_ps(0.044715f * 1.5957691216057308f), _mm256_set1_ps(1.5957691216057308f));
+        z = _mm256_mul_ps(g, factor);
+      }
+      __m256 const e = exponential(_mm256_xor_ps(z, _mm256_set1_ps(-0.0f)));
+      // Where e^-z is no longer known, the result is 0, also for a g that is a huge number.
+      __m256 const vanished = _mm256_cmp_ps(z, _mm256_set1_ps(-88.0f), _CMP_LT_OQ);
+      __m256 const activated = _mm256_andnot_ps(vanished, _mm256_div_ps(g, _mm256_add_ps(one, e)));
+      _mm256_maskstore_ps(out + i, mask, _mm256_mul_ps(activated, _mm256_maskload_ps(up + i, mask)));
+    }
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static void add(float const* x, std::int64_t n, float* y) {
+    for (std::int64_t i = 0; i < n; ++i) y[i] += x[i];
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static void quantize(float const* x, std::int64_t n_blocks, ActQ8x32* y) {
+    for (std::int64_t b = 0; b < n_blocks; ++b) {
+      std::int32_t sum = 0;
+      y[b].scale = quantize_elements<32>(x + b * 32, y[b].q, &sum);
+      y[b].sum = y[b].scale * float(sum);
+    }
+  }
+  [[gnu::target("avx2,fma,f16c")]] static void quantize(float const* x, std::int64_t n_blocks, ActQ8x256* y) {
+    for (std::int64_t b = 0; b < n_blocks; ++b) {
+      y[b].scale = quantize_elements<256>(x + b * 256, y[b].q, nullptr);
+      __m256i const ones = _mm256_set1_epi8(1);
+      for (int part = 0; part < 8; ++part) {
+        __m256i const pairs = _mm256_maddubs_epi16(ones, load_32(y[b].q + part * 32));
+        __m256i const fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        __m256i const eights = _mm256_hadd_epi32(fours, fours), sums = _mm256_hadd_epi32(eights, eights);
+        y[b].sums[2 * part] = std::int16_t(_mm256_extract_epi32(sums, 0));
+        y[b].sums[2 * part + 1] = std::int16_t(_mm256_extract_epi32(sums, 4));
+      }
+    }
+  }
+
+ private:
+  template <int n>
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline void score_of(float const* q, float const* k, std::int32_t dim, float scale, float* out) {
+    __m256 sums[n];
+#pragma GCC unroll 8
+    for (int p = 0; p < n; ++p) sums[p] = _mm256_setzero_ps();
+    for (std::int32_t i = 0; i < dim; i += 8) {
+      __m256 const v = _mm256_loadu_ps(q + i);
+#pragma GCC unroll 8
+      for (int p = 0; p < n; ++p) sums[p] = _mm256_fmadd_ps(v, _mm256_loadu_ps(k + p * dim + i), sums[p]);
+    }
+#pragma GCC unroll 8
+    for (int p = 0; p < n; ++p) out[p] = scale * sum_lanes(sums[p]);
+  }
+
+  template <int n>
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline void add_weighted_lanes(float const* weights, float const* v, std::int32_t n_positions,
+                                                                                            std::int32_t dim, float* acc) {
+    __m256 sums[n];
+#pragma GCC unroll 8
+    for (int j = 0; j < n; ++j) sums[j] = _mm256_loadu_ps(acc + 8 * j);
+    for (std::int32_t p = 0; p < n_positions; ++p) {
+      __m256 const weight = _mm256_set1_ps(weights[p]);
+#pragma GCC unroll 8
+      for (int j = 0; j < n; ++j) sums[j] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(v + std::int64_t(p) * dim + 8 * j), sums[j]);
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < n; ++j) _mm256_storeu_ps(acc + 8 * j, sums[j]);
+  }
+
+  /// detail::quantize_q8, bit for bit; *sum, where not null, is the sum of q.
+  template <int n>
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline float quantize_elements(float const* x, std::int8_t* q, std::int32_t* sum) {
+    __m256i const magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i largest = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += 8) largest = _mm256_max_epi32(largest, _mm256_and_si256(magnitude, load_32(x + i)));
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+    std::int32_t const bits = _mm_cvtsi128_si32(four), infinity = 0x7f800000, tiny = (127 - 100) << 23;
+    if (bits >= infinity || bits < tiny) {
+      std::memset(q, 0, n);
+      return bits < tiny ? 0.0f : tiered::detail::bits_to_float(0x7fc00000u);
+    }
+    float const top = tiered::detail::bits_to_float(std::uint32_t(bits));
+    __m256 const inverse = _mm256_set1_ps(127.0f / top);
+    __m256i const order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // undoes what packing within halves does
+    __m256i total = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += 32) {
+      __m256i v[4];
+#pragma GCC unroll 8
+      for (int j = 0; j < 4; ++j) v[j] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8 * j), inverse));
+      if (sum != nullptr) total = _mm256_add_epi32(_mm256_add_epi32(v[0], v[1]), _mm256_add_epi32(v[2], v[3]));
+      __m256i const packed = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + i), _mm256_permutevar8x32_epi32(packed, order));
+    }
+    if (sum != nullptr) {
+      __m128i s = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
+      s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+      *sum = _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+    }
+    return top / 127.0f;
+  }
+};
+
+}  // namespace tiered::cpu::avx2

@@ -1,0 +1,94 @@
+/// The innermost loops of all ops but quantised products, in plain C++ for every machine.
+///
+/// A leaf is a struct of static functions, one struct for each instruction set; ops are templates on it. Sums run in eight
+/// lanes, element i in lane i % 8, which are added pairwise at the end: an order that vector units keep and that no caller sees.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "tiered/kernels/args.hpp"
+#include "tiered/kernels/cpu/matmul_f32.hpp"
+#include "tiered/kernels/format/activation.hpp"
+#include "tiered/kernels/format/half.hpp"
+
+namespace tiered::cpu::baseline {
+
+struct Leaf {
+  static constexpr int lanes = 8;
+
+  static float sum_lanes(float const* v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+  static float dot(float const* a, float const* b, std::int32_t n) {
+    float sums[lanes] = {};
+    std::int32_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+      for (int l = 0; l < lanes; ++l) sums[l] += a[i + l] * b[i + l];
+    }
+    for (int l = 0; i + l < n; ++l) sums[l] += a[i + l] * b[i + l];
+    return sum_lanes(sums);
+  }
+
+  // For f32_tile.
+  template <class F>
+  static void decode(std::byte const* src, std::int32_t n, float* dst) {
+    decode_any<F>(src, n, dst);
+  }
+  static void add_dots(float const* w, std::int32_t n_rows, std::int32_t n, float const* const* x, std::int32_t n_tokens, float* const* y) {
+    for (std::int32_t t = 0; t < n_tokens; ++t) {
+      for (std::int32_t r = 0; r < n_rows; ++r) y[t][r] += dot(w + r * f32_piece, x[t], n);
+    }
+  }
+
+  // For attention: dim is a multiple of 8, n of positions at most 256.
+  static void from_half(std::uint16_t const* src, std::int32_t n, float* dst) {
+    for (std::int32_t i = 0; i < n; ++i) dst[i] = half_to_float(src[i]);
+  }
+  static void to_half(float const* src, std::int32_t n, std::uint16_t* dst) {
+    for (std::int32_t i = 0; i < n; ++i) dst[i] = float_to_half(src[i]);
+  }
+  /// out[p] = scale * (q . k[p]).
+  static void scores(float const* q, float const* k, std::int32_t n, std::int32_t dim, float scale, float* out) {
+    for (std::int32_t p = 0; p < n; ++p) out[p] = scale * dot(q, k + std::int64_t(p) * dim, dim);
+  }
+  /// x[i] = exp(x[i] - max) for i in [0, n), n % 8 == 0; returns their sum.
+  static float exponentials(float* x, std::int32_t n, float max) {
+    float sums[lanes] = {};
+    for (std::int32_t i = 0; i < n; i += lanes) {
+      for (int l = 0; l < lanes; ++l) sums[l] += x[i + l] = std::exp(x[i + l] - max);
+    }
+    return sum_lanes(sums);
+  }
+  /// acc += sum over p, ascending, of weights[p] * v[p].
+  static void add_weighted(float const* weights, float const* v, std::int32_t n, std::int32_t dim, float* acc) {
+    for (std::int32_t p = 0; p < n; ++p) {
+      for (std::int32_t i = 0; i < dim; ++i) acc[i] += weights[p] * v[std::int64_t(p) * dim + i];
+    }
+  }
+
+  // Elementwise, and rows.
+  static void rms_norm(float const* x, float const* weight, float eps, std::int32_t dim, float* y) {
+    float const factor = 1.0f / std::sqrt(dot(x, x, dim) / float(dim) + eps);
+    for (std::int32_t i = 0; i < dim; ++i) y[i] = weight != nullptr ? x[i] * factor * weight[i] : x[i] * factor;
+  }
+  static void gated(float const* gate, float const* up, Activation activation, std::int64_t n, float* out) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      float const g = gate[i];
+      // Both are g * sigmoid(z): tanh(u) = 2 sigmoid(2u) - 1, so gelu has z = 2 sqrt(2 / pi) (g + 0.044715 g^3).
+      float const z = activation == Activation::silu ? g : g * (1.5957691216057308f + (1.5957691216057308f * 0.044715f) * (g * g));
+      out[i] = (z < -88.0f ? 0.0f : g / (1.0f + std::exp(-z))) * up[i];
+    }
+  }
+  static void add(float const* x, std::int64_t n, float* y) {
+    for (std::int64_t i = 0; i < n; ++i) y[i] += x[i];
+  }
+  static void quantize(float const* x, std::int64_t n_blocks, ActQ8x32* y) {
+    for (std::int64_t b = 0; b < n_blocks; ++b) quantize_block(x + b * 32, y[b]);
+  }
+  static void quantize(float const* x, std::int64_t n_blocks, ActQ8x256* y) {
+    for (std::int64_t b = 0; b < n_blocks; ++b) quantize_block(x + b * 256, y[b]);
+  }
+};
+
+}  // namespace tiered::cpu::baseline

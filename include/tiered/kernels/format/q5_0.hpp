@@ -1,0 +1,33 @@
+/// Q5_0: 32 weights d * (q - 16), q of 5 bits. [device-visible]
+#pragma once
+
+#include <cstdint>
+
+#include "tiered/core/config.hpp"
+#include "tiered/core/dtype.hpp"
+#include "tiered/kernels/format/arithmetic.hpp"
+#include "tiered/kernels/format/half.hpp"
+
+namespace tiered {
+
+struct Q5_0 {
+  static constexpr DType dtype = DType::q5_0;
+  static constexpr int block_elems = 32, block_bytes = 22;
+  struct Block {
+    std::uint16_t d;      ///< binary16
+    std::uint8_t qh[4];   ///< bit i of these 32: the fifth bit of element i
+    std::uint8_t qs[16];  ///< low nibbles: elements 0..15, high: 16..31
+  };
+
+  TIERED_HD static int quant(Block const& block, int i) {
+    return ((block.qs[i & 15] >> (i < 16 ? 0 : 4) & 15) | (block.qh[i >> 3] >> (i & 7) & 1) << 4) - 16;
+  }
+  TIERED_HD static float decode(Block const& block, int i) { return detail::exact_product(half_to_float(block.d), float(quant(block, i))); }
+  TIERED_HD static void decode_block(Block const& block, float* out) {
+    float const d = half_to_float(block.d);
+    for (int i = 0; i < 32; ++i) out[i] = detail::exact_product(d, float(quant(block, i)));
+  }
+};
+static_assert(sizeof(Q5_0::Block) == Q5_0::block_bytes && alignof(Q5_0::Block) <= 2);
+
+}  // namespace tiered

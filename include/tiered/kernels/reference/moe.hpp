@@ -1,0 +1,105 @@
+/// Mixture of experts, slow and obvious: the router's choice, the experts one slot at a time, the weighted sum.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "tiered/core/error.hpp"
+#include "tiered/kernels/args.hpp"
+#include "tiered/kernels/reference/elementwise.hpp"
+#include "tiered/kernels/reference/matmul.hpp"
+#include "tiered/kernels/reference/quantize.hpp"
+
+namespace tiered::reference {
+namespace detail {
+
+inline std::vector<double> router_scores(float const* logits, std::size_t n, Gating gating) {
+  std::vector<double> scores(logits, logits + n);
+  if (gating == Gating::sigmoid) {
+    for (double& s : scores) s = 1 / (1 + std::exp(-s));
+    return scores;
+  }
+  double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (double s : scores) largest = s > largest ? s : largest;
+  for (double& s : scores) sum += s = std::exp(s - largest);
+  for (double& s : scores) s /= sum;
+  return scores;
+}
+
+/// One activation row in `type`, from f32.
+inline std::vector<std::byte> to_activation(float const* x, std::int32_t dim, DType type) {
+  std::vector<std::byte> row(row_bytes(type, std::uint64_t(dim)));
+  if (type == DType::f32) {
+    std::copy_n(reinterpret_cast<std::byte const*>(x), row.size(), row.begin());
+  } else {
+    quantize(QuantizeArgs{x, row.data(), 1, dim}, type);
+  }
+  return row;
+}
+
+/// w [rows, dim] of `weights` times one row.
+inline std::vector<float> product(void const* w, DType weights, std::int32_t rows, float const* x, std::int32_t dim, ActivationRule rule) {
+  std::vector<std::byte> const row = to_activation(x, dim, rule(weights));
+  std::vector<float> y(static_cast<std::size_t>(rows));
+  matmul(MatmulArgs{w, row.data(), nullptr, y.data(), 1, rows, dim, rows}, weights, rule(weights));
+  return y;
+}
+
+}  // namespace detail
+
+inline void route(RouteArgs const& a) {
+  expects(0 < a.n_used && a.n_used <= a.n_experts, "the router uses at least one expert and at most all");
+  std::size_t const n_experts = static_cast<std::size_t>(a.n_experts);
+  for (std::int64_t t = 0; t < a.n_tokens; ++t) {
+    std::vector<double> const scores = detail::router_scores(a.logits + t * a.n_experts, n_experts, a.gating);
+    std::vector<double> keys = scores;
+    for (std::size_t e = 0; e < n_experts; ++e) {
+      if (a.bias != nullptr) keys[e] += double(a.bias[e]);
+      if (std::isnan(keys[e])) keys[e] = -std::numeric_limits<double>::infinity();
+    }
+    std::vector<std::int32_t> order(n_experts);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t x, std::int32_t y) { return keys[std::size_t(x)] > keys[std::size_t(y)]; });
+    std::sort(order.begin(), order.begin() + a.n_used);
+    double sum = 0;
+    for (std::int32_t j = 0; j < a.n_used; ++j) sum += scores[std::size_t(order[std::size_t(j)])];
+    for (std::int32_t j = 0; j < a.n_used; ++j) {
+      std::int32_t const expert = order[std::size_t(j)];
+      a.ids[t * a.n_used + j] = expert;
+      a.weights[t * a.n_used + j] = float(scores[std::size_t(expert)] / (a.normalise ? sum : 1) * double(a.scale));
+    }
+  }
+}
+
+/// ExpertsArgs; activations are rounded as `rule` says before each product. The workspace is not used.
+inline void experts(ExpertsArgs const& a, ActivationRule rule = f32_activation) {
+  for (std::int32_t g = 0; g < a.n_groups; ++g) {
+    ExpertGroup const& group = a.groups[g];
+    for (std::int32_t i = group.first; i < group.first + group.n; ++i) {
+      std::int64_t const slot = a.slots[i];
+      float const* const x = a.x + slot / a.n_used * a.dim;
+      std::vector<float> gate = detail::product(group.gate, a.gate_type, a.hidden_dim, x, a.dim, rule);
+      std::vector<float> const up = detail::product(group.up, a.up_type, a.hidden_dim, x, a.dim, rule);
+      gated(GatedArgs{gate.data(), up.data(), gate.data(), a.hidden_dim, a.activation});
+      std::vector<float> const y = detail::product(group.down, a.down_type, a.dim, gate.data(), a.hidden_dim, rule);
+      std::copy(y.begin(), y.end(), a.y + slot * a.dim);
+    }
+  }
+}
+
+inline void combine(CombineArgs const& a) {
+  for (std::int64_t t = 0; t < a.n_tokens; ++t) {
+    for (std::int64_t k = 0; k < a.dim; ++k) {
+      double sum = 0;
+      for (std::int64_t j = 0; j < a.n_used; ++j) sum += double(a.weights[t * a.n_used + j]) * double(a.y[(t * a.n_used + j) * a.dim + k]);
+      a.out[t * a.dim + k] = float(sum);
+    }
+  }
+}
+
+}  // namespace tiered::reference

@@ -1,0 +1,22 @@
+/// Root-mean-square normalisation, slow and obvious.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "tiered/kernels/args.hpp"
+
+namespace tiered::reference {
+
+inline void rms_norm(RmsNormArgs const& a) {
+  for (std::int32_t t = 0; t < a.n_rows; ++t) {
+    float const* const x = a.x + std::int64_t(t) * a.dim;
+    float* const y = a.y + std::int64_t(t) * a.dim;
+    double sum = 0;
+    for (std::int32_t k = 0; k < a.dim; ++k) sum += double(x[k]) * double(x[k]);
+    double const factor = 1 / std::sqrt(sum / a.dim + double(a.eps));
+    for (std::int32_t k = 0; k < a.dim; ++k) y[k] = float(double(x[k]) * factor * (a.weight != nullptr ? double(a.weight[k]) : 1.0));
+  }
+}
+
+}  // namespace tiered::reference

@@ -1,0 +1,68 @@
+/// The reference kernels as a table, so that a whole model can run on them.
+#pragma once
+
+#include "tiered/kernels/format/format.hpp"
+#include "tiered/kernels/reference/attention.hpp"
+#include "tiered/kernels/reference/elementwise.hpp"
+#include "tiered/kernels/reference/embed.hpp"
+#include "tiered/kernels/reference/matmul.hpp"
+#include "tiered/kernels/reference/moe.hpp"
+#include "tiered/kernels/reference/norm.hpp"
+#include "tiered/kernels/reference/quantize.hpp"
+#include "tiered/kernels/reference/rope.hpp"
+#include "tiered/kernels/table.hpp"
+
+namespace tiered::reference {
+namespace detail {
+
+template <class Args, void (*op)(Args const&)>
+int entry(Args const& args, Queue) {
+  op(args);
+  return 0;
+}
+
+template <ActivationRule rule>
+KernelTable make_table(char const* name) {
+  KernelTable table;
+  table.name = name;
+  for_each_format([&](auto format) {
+    constexpr DType weights = decltype(format)::dtype;
+    auto const i = std::size_t(weights);
+    table.embed[i] = [](EmbedArgs const& a, Queue) { return embed(a, weights), 0; };
+    table.matmul[i] = [](MatmulArgs const& a, Queue) { return matmul(a, weights, rule(weights)), 0; };
+    table.activation[i] = rule(weights);
+  });
+  table.quantize_q8_32 = entry<QuantizeArgs, quantize<ActQ8x32>>;
+  table.quantize_q8_256 = entry<QuantizeArgs, quantize<ActQ8x256>>;
+  table.rms_norm = entry<RmsNormArgs, rms_norm>;
+  table.rope = entry<RopeArgs, rope>;
+  constexpr std::uint32_t half = std::uint32_t(DType::f16), single = std::uint32_t(DType::f32);
+  table.kv_write[half] = [](KvWriteArgs const& a, Queue) { return kv_write(a, DType::f16), 0; };
+  table.kv_write[single] = [](KvWriteArgs const& a, Queue) { return kv_write(a, DType::f32), 0; };
+  table.attention[half] = [](AttentionArgs const& a, Queue) { return attention(a, DType::f16), 0; };
+  table.attention[single] = [](AttentionArgs const& a, Queue) { return attention(a, DType::f32), 0; };
+  table.gated = entry<GatedArgs, gated>;
+  table.add = entry<AddArgs, add>;
+  table.gather = entry<GatherArgs, gather>;
+  table.route = entry<RouteArgs, route>;
+  table.experts = [](ExpertsArgs const& a, Queue) { return experts(a, rule), 0; };
+  table.combine = entry<CombineArgs, combine>;
+  return table;
+}
+
+}  // namespace detail
+
+/// Entries work at once on the calling thread, whatever the queue: for a backend without lanes, or called directly.
+/// Activations stay f32.
+inline KernelTable const& kernels() {
+  static KernelTable const table = detail::make_table<f32_activation>("reference");
+  return table;
+}
+
+/// The same with 8-bit activations for quantised weights, as fast backends take them.
+inline KernelTable const& kernels_q8() {
+  static KernelTable const table = detail::make_table<quantized_activation>("reference_q8");
+  return table;
+}
+
+}  // namespace tiered::reference

@@ -1,0 +1,43 @@
+/// The kernels of one device as function pointers, by op and weight type. [device-visible]
+#pragma once
+
+#include <cstdint>
+
+#include "tiered/core/dtype.hpp"
+#include "tiered/kernels/args.hpp"
+
+namespace tiered {
+
+/// An ordered queue of a backend, opaque: a CUDA stream, or a lane of the CPU.
+struct Queue {
+  void* native = nullptr;
+};
+
+/// Enqueues one op; returns before it is complete. 0, or a status of the backend that its launch() turns into an Error.
+template <class Args>
+using Kernel = int (*)(Args const&, Queue);
+
+/// A null entry: this device cannot do that; asked when a plan is made, never during a step.
+struct KernelTable {
+  char const* name = "";                        ///< "avx2", "sm_90": for messages and profiles
+  Kernel<EmbedArgs> embed[n_file_dtypes] = {};  ///< by type of the table
+  Kernel<MatmulArgs> matmul[n_file_dtypes] = {};
+  /// What MatmulArgs::x is in: f32 or an act_ type.
+  DType activation[n_file_dtypes] = {};
+  Kernel<QuantizeArgs> quantize_q8_32 = nullptr;
+  Kernel<QuantizeArgs> quantize_q8_256 = nullptr;
+  Kernel<RmsNormArgs> rms_norm = nullptr;
+  Kernel<RopeArgs> rope = nullptr;
+  Kernel<KvWriteArgs> kv_write[n_file_dtypes] = {};    ///< by type of keys and values: f16, f32
+  Kernel<AttentionArgs> attention[n_file_dtypes] = {};  ///< likewise
+  Kernel<GatedArgs> gated = nullptr;
+  Kernel<AddArgs> add = nullptr;
+  Kernel<GatherArgs> gather = nullptr;
+  Kernel<RouteArgs> route = nullptr;
+  Kernel<ExpertsArgs> experts = nullptr;  ///< for every mix of types whose matmul is not null
+  Kernel<CombineArgs> combine = nullptr;
+
+  constexpr bool supports(DType weights) const { return std::uint32_t(weights) < n_file_dtypes && matmul[std::uint32_t(weights)] != nullptr; }
+};
+
+}  // namespace tiered

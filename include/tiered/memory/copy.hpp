@@ -1,0 +1,38 @@
+/// Moving bytes between tiers: tickets, pieces, and the concept of an engine that copies.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace tiered {
+
+/// A point in one ordered lane (a copy stream, a compute stream, the CPU team). Any lane can wait for any ticket.
+/// Value 0 is a ticket that was always done.
+struct Ticket {
+  std::uint32_t lane = 0;
+  std::uint64_t value = 0;
+  bool operator==(Ticket const&) const = default;
+};
+
+struct CopyPiece {
+  std::byte* dst = nullptr;
+  std::byte const* src = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// | expression                | result | meaning, errors, threads                                                                     |
+/// |---------------------------|--------|----------------------------------------------------------------------------------------------|
+/// | `c.submit(pieces, after)` | Ticket | does not wait; starts after the tickets, which may be of any lane; the pieces are one transfer |
+/// | `k.done(ticket)`          | bool   | true once source and target may be reused                                                    |
+/// | `c.wait(ticket)`          | void   | blocks the calling thread; throws the Error of a failed copy                                 |
+/// Copies finish in submission order per lane. The spans are read during submit only. One submitting thread.
+template <class C>
+concept CopyEngine = requires(C& c, C const& k, std::span<CopyPiece const> pieces, std::span<Ticket const> after, Ticket t) {
+  { c.submit(pieces, after) } -> std::same_as<Ticket>;
+  { k.done(t) } -> std::same_as<bool>;
+  { c.wait(t) } -> std::same_as<void>;
+};
+
+}  // namespace tiered

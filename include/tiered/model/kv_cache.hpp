@@ -1,0 +1,108 @@
+/// Keys and values of all sequences, in pages, each layer's where its plan has them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/core/units.hpp"
+#include "tiered/kernels/args.hpp"
+#include "tiered/memory/pageable.hpp"
+#include "tiered/model/config.hpp"
+#include "tiered/model/shard.hpp"
+
+namespace tiered {
+
+inline constexpr std::int32_t kv_page_tokens = attention_span;
+
+/// Layers in VRAM have room for every sequence's whole context, reserved when the plan is made, so that nothing is allocated
+/// there later. Layers in host memory get a page when the first token needs it.
+/// Threads  one; tables may be read by lanes meanwhile, since pages that are in use never move.
+class KvCache {
+ public:
+  struct Options {
+    std::int32_t max_tokens = 0;   ///< of a sequence; rounded up to whole pages
+    std::int32_t n_sequences = 1;  ///< at once
+    DType type = DType::f16;
+  };
+
+  /// `vram`: room for all layers whose in_vram is true, as vram_bytes() says; may be null where none is.
+  KvCache(ModelConfig const& config, Options options, std::vector<bool> in_vram, std::byte* vram)
+      : n_pages_((options.max_tokens + kv_page_tokens - 1) / kv_page_tokens), n_sequences_(options.n_sequences), type_(options.type), in_vram_(std::move(in_vram)) {
+    std::size_t const n_layers = config.layers.size(), n_slots = std::size_t(n_sequences_), n_pages = std::size_t(n_pages_);
+    pages_.assign(n_layers * n_slots * 2 * n_pages, nullptr);
+    for (LayerConfig const& layer : config.layers) page_bytes_.push_back(page_bytes(layer.attention, options.type));
+    for (std::size_t l = 0; l < n_layers; ++l) {
+      for (std::size_t s = 0; s < n_slots; ++s) tables_.push_back({page_list(l, s, 0), page_list(l, s, 1)});
+      if (!in_vram_[l]) continue;
+      for (std::size_t i = 0; i < n_slots * 2 * n_pages; ++i, vram += page_bytes_[l]) pages_[l * n_slots * 2 * n_pages + i] = vram;
+    }
+  }
+  KvCache(KvCache const&) = delete;
+  KvCache& operator=(KvCache const&) = delete;
+  ~KvCache() {
+    for (std::size_t s = 0; s < std::size_t(n_sequences_); ++s) release(std::int32_t(s));
+  }
+
+  /// Bytes of K or V of one page.
+  static std::size_t page_bytes(AttentionConfig const& a, DType type) {
+    return row_bytes(type, std::uint64_t(a.n_kv_heads) * kv_page_tokens * std::uint64_t(a.head_dim));
+  }
+
+  DType type() const { return type_; }
+  bool in_vram(std::int32_t layer) const { return in_vram_[std::size_t(layer)]; }
+  std::int32_t max_tokens() const { return n_pages_ * kv_page_tokens; }
+  std::size_t host_bytes() const { return host_.used_bytes(); }
+
+  /// Pages of all host layers for positions [0, n_tokens) of a sequence slot.
+  /// Errors  Errc::out_of_memory; pages got so far stay and are used when asked again.
+  void reserve(std::int32_t slot, std::int32_t n_tokens) {
+    std::size_t const needed = std::size_t((n_tokens + kv_page_tokens - 1) / kv_page_tokens);
+    for (std::size_t l = 0; l < in_vram_.size(); ++l) {
+      if (in_vram_[l]) continue;
+      for (int kv = 0; kv < 2; ++kv) {
+        std::byte** const list = page_list(l, std::size_t(slot), kv);
+        std::size_t first = needed;
+        while (first > 0 && list[first - 1] == nullptr) --first;
+        for (std::size_t p = first; p < needed; ++p) list[p] = host_.allocate(page_bytes_[l], 64).data;
+      }
+    }
+  }
+
+  /// Returns the host pages of a slot that hold no position below n_tokens.
+  void release(std::int32_t slot, std::int32_t n_tokens = 0) noexcept {
+    std::size_t const kept = std::size_t((n_tokens + kv_page_tokens - 1) / kv_page_tokens);
+    for (std::size_t l = 0; l < in_vram_.size(); ++l) {
+      if (in_vram_[l]) continue;
+      for (int kv = 0; kv < 2; ++kv) {
+        std::byte** const list = page_list(l, std::size_t(slot), kv);
+        for (std::size_t p = kept; p < std::size_t(n_pages_); ++p) {
+          if (list[p] != nullptr) host_.deallocate({list[p], page_bytes_[l], Tier::pageable});
+          list[p] = nullptr;
+        }
+      }
+    }
+  }
+
+  /// One per sequence slot; page lists in host memory.
+  KvTable const* tables(std::int32_t layer) const { return tables_.data() + std::size_t(layer) * std::size_t(n_sequences_); }
+  std::int32_t n_slots() const { return n_sequences_; }
+  std::int32_t n_pages() const { return n_pages_; }
+
+ private:
+  std::byte** page_list(std::size_t layer, std::size_t slot, int kv) {
+    return pages_.data() + ((layer * std::size_t(n_sequences_) + slot) * 2 + std::size_t(kv)) * std::size_t(n_pages_);
+  }
+
+  std::int32_t n_pages_, n_sequences_;
+  DType type_;
+  std::vector<bool> in_vram_;
+  std::vector<std::size_t> page_bytes_;
+  std::vector<std::byte*> pages_;  // [layer][slot][K, V][page]
+  std::vector<KvTable> tables_;    // [layer][slot]
+  PageableTier host_;
+};
+
+}  // namespace tiered

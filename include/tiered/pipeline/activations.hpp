@@ -1,0 +1,70 @@
+/// The buffers that rows need on one device, besides weights and layer states: one layout for all devices.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "tiered/kernels/args.hpp"
+#include "tiered/model/config.hpp"
+#include "tiered/plan/account.hpp"
+
+namespace tiered {
+
+/// Rows that take their logits in one run of the output step.
+inline constexpr std::int32_t max_outputs_per_run = 16;
+
+/// How many rows go through a step at once, and through a layer before any goes to the next.
+struct RowLimits {
+  std::int32_t chunk = 1, block = 1;
+};
+
+/// Offsets in bytes; see make_activation_layout for the shapes.
+struct ActivationLayout {
+  std::size_t hidden, tokens, positions, kv_rows, outputs, logits, kv_tables;
+  std::size_t expert_x, expert_ids, expert_weights, expert_y, expert_sum, expert_groups, expert_slots, expert_workspace;
+  std::size_t step, step_bytes;
+  std::size_t total_bytes;
+  std::int32_t slots_per_launch;  ///< of one call of KernelTable::experts
+};
+
+/// `step_bytes`: what ScratchMeter says for limits.chunk rows; `kv_table_bytes`: page lists of the layers whose KV is there.
+inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLimits limits, std::size_t step_bytes, std::size_t kv_table_bytes) {
+  ActivationLayout l{};
+  auto const take = [&](std::size_t n, std::size_t elem_bytes) {
+    std::size_t const at = l.total_bytes;
+    l.total_bytes += VramAccount::round_up(n * elem_bytes);
+    return at;
+  };
+  std::size_t const block = std::size_t(limits.block), dim = std::size_t(config.dim);
+  std::int32_t n_used = 0, n_experts = 0, hidden_dim = 0;
+  for (LayerConfig const& layer : config.layers) {
+    if (layer.feed_forward != FeedForwardKind::experts) continue;
+    n_used = std::max(n_used, layer.experts.n_experts_used);
+    n_experts = std::max(n_experts, layer.experts.n_experts);
+    hidden_dim = std::max(hidden_dim, layer.hidden_dim);
+  }
+  std::size_t const slots = block * std::size_t(n_used), is_moe = n_used > 0 ? 1 : 0;
+  l.hidden = take(block * dim, sizeof(float));
+  l.tokens = take(block, sizeof(std::int32_t));
+  l.positions = take(block, sizeof(std::int32_t));
+  l.kv_rows = take(block, sizeof(KvRow));
+  l.outputs = take(block, sizeof(std::int32_t));
+  l.logits = take(std::size_t(std::min(limits.block, max_outputs_per_run)) * std::size_t(config.vocab_size), sizeof(float));
+  l.kv_tables = take(kv_table_bytes, 1);
+  l.expert_x = take(block * dim * is_moe, sizeof(float));  // [block, dim]
+  l.expert_ids = take(slots, sizeof(std::int32_t));        // [block, n_used]
+  l.expert_weights = take(slots, sizeof(float));           // [block, n_used]
+  l.expert_y = take(slots * dim, sizeof(float));           // [block * n_used, dim]
+  l.expert_sum = take(block * dim * is_moe, sizeof(float));
+  l.slots_per_launch = std::max(limits.chunk, 1) * n_used;
+  // A launch takes at least one slot of each of its groups: both lists are bounded by the slots, once per launch of the layer.
+  l.expert_groups = take((slots + std::size_t(n_experts) * 2) * is_moe, sizeof(ExpertGroup));
+  l.expert_slots = take(slots, sizeof(std::int32_t));
+  l.expert_workspace = take(n_used == 0 ? 0 : experts_workspace_bytes(limits.block, l.slots_per_launch, config.dim, hidden_dim), 1);
+  l.step_bytes = step_bytes;
+  l.step = take(step_bytes, 1);
+  return l;
+}
+
+}  // namespace tiered

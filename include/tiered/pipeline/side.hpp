@@ -1,0 +1,99 @@
+/// Backends and copy engines with their types erased: what an executor needs of them, and no more.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "tiered/core/ids.hpp"
+#include "tiered/kernels/backend.hpp"
+#include "tiered/memory/copy.hpp"
+
+namespace tiered {
+
+/// Begin and end of what a lane did between two of its tickets, in seconds of one clock of the engine.
+using TimeSpan = std::pair<double, double>;
+
+/// One device that computes. Borrowed; see the Backend concept for what the calls mean.
+class Side {
+ public:
+  Side() = default;
+  template <Backend B>
+  Side(DeviceId device, B& backend) : device_(device), kernels_(&backend.kernels()), queue_(backend.queue()), backend_(&backend), calls_(&calls_of<B>) {}
+
+  DeviceId device() const { return device_; }
+  KernelTable const& kernels() const { return *kernels_; }
+  Queue queue() const { return queue_; }
+  Ticket record() const { return calls_->record(backend_); }
+  void wait_for(Ticket t) const { calls_->wait_for(backend_, t); }
+  void synchronize() const { calls_->synchronize(backend_); }
+  /// Waits for everything and forgets errors, where the backend can; so that an engine may go on after one.
+  void recover() const { calls_->recover(backend_); }
+  /// When the work between two tickets ran; nothing where the backend keeps no times.
+  std::optional<TimeSpan> times(Ticket begin, Ticket end) const { return calls_->times(backend_, begin, end); }
+
+ private:
+  struct Calls {
+    Ticket (*record)(void*);
+    void (*wait_for)(void*, Ticket);
+    void (*synchronize)(void*);
+    void (*recover)(void*);
+    std::optional<TimeSpan> (*times)(void*, Ticket, Ticket);
+  };
+  template <class B>
+  static constexpr Calls calls_of{
+      [](void* b) { return static_cast<B*>(b)->record(); },
+      [](void* b, Ticket t) { static_cast<B*>(b)->wait_for(t); },
+      [](void* b) { static_cast<B*>(b)->synchronize(); },
+      [](void* b) {
+        if constexpr (requires(B& x) { x.recover(); }) static_cast<B*>(b)->recover();
+      },
+      [](void* b, Ticket from, Ticket to) -> std::optional<TimeSpan> {
+        if constexpr (requires(B& x) { x.times(from, to); }) return static_cast<B*>(b)->times(from, to);
+        return std::nullopt;
+      }};
+
+  DeviceId device_;
+  KernelTable const* kernels_ = nullptr;
+  Queue queue_;
+  void* backend_ = nullptr;
+  Calls const* calls_ = nullptr;
+};
+
+/// The copy engine. Borrowed; see the CopyEngine concept.
+class CopyLane {
+ public:
+  CopyLane() = default;
+  template <CopyEngine C>
+  explicit CopyLane(C& engine) : engine_(&engine), calls_(&calls_of<C>) {}
+
+  Ticket submit(std::span<CopyPiece const> pieces, std::span<Ticket const> after) const { return calls_->submit(engine_, pieces, after); }
+  Ticket submit(CopyPiece piece, Ticket after) const { return submit({&piece, 1}, {&after, 1}); }
+  void wait(Ticket t) const { calls_->wait(engine_, t); }
+  void recover() const { calls_->recover(engine_); }
+  std::optional<TimeSpan> times(Ticket begin, Ticket end) const { return calls_->times(engine_, begin, end); }
+
+ private:
+  struct Calls {
+    Ticket (*submit)(void*, std::span<CopyPiece const>, std::span<Ticket const>);
+    void (*wait)(void*, Ticket);
+    void (*recover)(void*);
+    std::optional<TimeSpan> (*times)(void*, Ticket, Ticket);
+  };
+  template <class C>
+  static constexpr Calls calls_of{
+      [](void* c, std::span<CopyPiece const> pieces, std::span<Ticket const> after) { return static_cast<C*>(c)->submit(pieces, after); },
+      [](void* c, Ticket t) { static_cast<C*>(c)->wait(t); },
+      [](void* c) {
+        if constexpr (requires(C& x) { x.recover(); }) static_cast<C*>(c)->recover();
+      },
+      [](void* c, Ticket from, Ticket to) -> std::optional<TimeSpan> {
+        if constexpr (requires(C& x) { x.times(from, to); }) return static_cast<C*>(c)->times(from, to);
+        return std::nullopt;
+      }};
+
+  void* engine_ = nullptr;
+  Calls const* calls_ = nullptr;
+};
+
+}  // namespace tiered

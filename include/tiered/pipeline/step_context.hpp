@@ -1,0 +1,97 @@
+/// The part of an ExecContext that measuring and running share: scratch, and quantised activations.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/model/exec_context.hpp"
+#include "tiered/model/model.hpp"
+#include "tiered/plan/account.hpp"
+
+namespace tiered {
+
+/// Hands out one region from its begin; `capacity` is never passed.
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(std::byte* base, std::size_t capacity) : base_(reinterpret_cast<std::uintptr_t>(base)), capacity_(capacity) {}
+  void reset() { used_ = 0; }
+  std::size_t peak() const { return peak_; }
+  void* take(std::size_t bytes) {
+    std::size_t const rounded = VramAccount::round_up(bytes);
+    if (rounded > capacity_ - used_) {
+      throw Error(Errc::precondition, concat("a step needs ", used_ + rounded, " bytes of scratch, its plan measured ", capacity_));
+    }
+    void* const out = reinterpret_cast<void*>(base_ + used_);
+    used_ += rounded;
+    peak_ = std::max(peak_, used_);
+    return out;
+  }
+
+ private:
+  std::uintptr_t base_ = 0;
+  std::size_t capacity_ = 0, used_ = 0, peak_ = 0;
+};
+
+class StepContext : public ExecContext {
+ protected:
+  void* scratch_bytes(std::size_t bytes) override { return scratch_.take(bytes); }
+
+  /// x in the type that products with `weights` take.
+  void const* in_type_for(DType weights, Activations& x, KernelTable const& table) {
+    DType const type = table.activation[std::uint32_t(weights)];
+    if (type == DType::f32) return x.values;
+    bool const small = type == DType::act_q8_32;
+    void const*& slot = small ? x.q8_32 : x.q8_256;
+    if (slot == nullptr) {
+      void* const y = scratch_.take(row_bytes(type, std::uint64_t(x.dim)) * std::size_t(x.n_rows));
+      launch(small ? &KernelTable::quantize_q8_32 : &KernelTable::quantize_q8_256, QuantizeArgs{x.values, y, x.n_rows, x.dim});
+      slot = y;
+    }
+    return slot;
+  }
+
+  Scratch scratch_;
+};
+
+/// Runs steps without launching anything and says how much scratch they take.
+class ScratchMeter final : public StepContext {
+ public:
+  ScratchMeter(ShardTable table, KernelTable const& kernels, std::int32_t max_context) : table_(table), kernel_table_(&kernels), max_context_(max_context) {}
+
+  /// Most scratch that any step of the model takes for n_rows rows, n_outputs of which want logits.
+  template <Model M>
+  std::size_t measure(M const& model, std::int32_t n_rows, std::int32_t n_outputs) {
+    n_rows_ = n_rows;
+    n_outputs_ = n_outputs;
+    scratch_ = Scratch(nullptr, std::size_t{1} << 60);
+    for (Step const& step : table_.steps) {
+      scratch_.reset();
+      model.run(step, *this);
+    }
+    return scratch_.peak();
+  }
+
+  /// Counted: a shard that goes by rows has its vectors copied into scratch.
+  float const* vector(WeightId id) override { return static_cast<float const*>(scratch_.take(table_.weight(id).bytes())); }
+  void matmul(WeightId id, Activations& x, float*, float const*) override { in_type_for(table_.weight(id).dtype, x, *kernel_table_); }
+  void embed(WeightId, float) override {}
+  /// Counted: q, k, v and output once more, where the layer's KV is on another device than the step.
+  void attend(AttendRequest const& r) override {
+    std::size_t const n = std::size_t(n_rows_), q = std::size_t(r.config->n_heads) * std::size_t(r.config->head_dim) * sizeof(float),
+                      kv = std::size_t(r.config->n_kv_heads) * std::size_t(r.config->head_dim) * sizeof(float);
+    for (std::size_t bytes : {n * q, n * q, n * kv, n * kv}) scratch_.take(bytes);
+    scratch_.take(attention_workspace_bytes(n_rows_, r.config->n_heads, r.config->head_dim, max_context_));
+  }
+  void experts(ExpertsRequest const&) override {}  // block buffers, see pipeline/activations.hpp
+
+ private:
+  ShardTable table_;
+  KernelTable const* kernel_table_;
+  std::int32_t max_context_;
+};
+
+}  // namespace tiered

@@ -1,0 +1,76 @@
+/// All byte accounting of VRAM, in one class that policies ask and make_plan replays.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tiered/plan/placement.hpp"
+
+namespace tiered {
+
+/// The answer to a PlanRequest with its bytes counted. A value: prints (plan/plan_io.hpp), compares, needs no GPU.
+struct ShardPlan {
+  std::vector<Placement> shards;
+  std::vector<float> state_in_vram;
+  std::size_t ring_bytes = 0, cache_bytes = 0, scratch_bytes = 0;
+  std::size_t resident_bytes = 0, state_bytes = 0;  ///< weights at home in VRAM; layer states there
+  std::size_t vram_bytes = 0;       ///< sum of all five; 0 where the device does nothing
+  std::size_t shortfall_bytes = 0;  ///< what is missing to the budget: such a plan cannot run
+  std::int32_t chunk_tokens = 0;    ///< rows that go through a step at once: scratch is for these
+  std::int32_t block_tokens = 0;    ///< rows that go through a layer before any goes to the next; a multiple of chunk_tokens
+  bool operator==(ShardPlan const&) const = default;
+};
+
+/// Bytes of VRAM taken so far. Sizes are rounded up to weight_alignment, as the arena does.
+class VramAccount {
+ public:
+  explicit VramAccount(PlanRequest const& r) : request_(&r), used_(round_up(r.scratch_bytes) + round_up(r.ring_bytes)) {
+    for (std::size_t l = 0; l < r.fixed_state_in_vram.size(); ++l) add_state(l, double(r.fixed_state_in_vram[l]));
+  }
+  std::size_t used_bytes() const { return used_; }
+  std::size_t free_bytes() const { return used_ < request_->budget.vram_bytes ? request_->budget.vram_bytes - used_ : 0; }
+  bool try_resident(std::size_t shard) { return try_bytes(request_->shards[shard].bytes); }
+  /// Where states are fixed the answer is what they are, and nothing more is taken.
+  bool try_state(std::size_t layer, double share = 1) {
+    if (!request_->fixed_state_in_vram.empty()) return double(request_->fixed_state_in_vram[layer]) >= share;
+    return try_bytes(std::size_t(share * double(request_->state_bytes(layer))));
+  }
+  bool try_bytes(std::size_t bytes) { return used_ <= request_->budget.vram_bytes && round_up(bytes) <= free_bytes() && (used_ += round_up(bytes), true); }
+  void add_bytes(std::size_t bytes) { used_ += round_up(bytes); }  ///< make_plan: counts what does not fit, too
+  void add_state(std::size_t layer, double share) { add_bytes(std::size_t(share * double(request_->state_bytes(layer)))); }
+  static constexpr std::size_t round_up(std::size_t bytes) { return (bytes + weight_alignment - 1) / weight_alignment * weight_alignment; }
+
+ private:
+  PlanRequest const* request_;
+  std::size_t used_ = 0;
+};
+
+/// Counts a policy's answer. Fixed states replace the policy's. A plan in which the device does nothing takes no VRAM.
+inline ShardPlan make_plan(PlanRequest const& r, Placements p) {
+  if (!r.fixed_state_in_vram.empty()) p.state_in_vram.assign(r.fixed_state_in_vram.begin(), r.fixed_state_in_vram.end());
+  ShardPlan plan;
+  bool uses_device = false, streams = false, caches = false;
+  for (std::size_t i = 0; i < r.shards.size(); ++i) {
+    uses_device |= p.shards[i].gpu_rows > 0;
+    streams |= p.shards[i].streamed();
+    caches |= p.shards[i].cached;
+    if (p.shards[i].resident()) plan.resident_bytes += VramAccount::round_up(r.shards[i].bytes);
+  }
+  for (std::size_t l = 0; l < r.states.size(); ++l) {
+    plan.state_bytes += VramAccount::round_up(std::size_t(double(p.state_in_vram[l]) * double(r.state_bytes(l))));
+  }
+  uses_device |= plan.state_bytes > 0;
+  plan.cache_bytes = caches ? VramAccount::round_up(p.cache_bytes) : 0;
+  plan.ring_bytes = streams ? VramAccount::round_up(r.ring_bytes) : 0;
+  plan.scratch_bytes = uses_device ? VramAccount::round_up(r.scratch_bytes) : 0;
+  plan.vram_bytes = plan.resident_bytes + plan.state_bytes + plan.cache_bytes + plan.ring_bytes + plan.scratch_bytes;
+  plan.shortfall_bytes = plan.vram_bytes > r.budget.vram_bytes ? plan.vram_bytes - r.budget.vram_bytes : 0;
+  plan.shards = std::move(p.shards);
+  plan.state_in_vram = std::move(p.state_in_vram);
+  plan.chunk_tokens = plan.block_tokens = r.rows.n;
+  return plan;
+}
+
+}  // namespace tiered

@@ -1,0 +1,128 @@
+/// What a machine can do, as data: rates, latencies, and which kernels each device has. profile/ measures it.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tiered/core/dtype.hpp"
+
+namespace tiered {
+
+/// A rate measured at some size: bytes of a piece, or rows of a product.
+struct RatePoint {
+  double size = 0, per_s = 0;
+  bool operator==(RatePoint const&) const = default;
+};
+
+/// Rates by size, ascending. Between two points the time is interpolated, not the rate, and never falls with the size, so a
+/// noisy measurement cannot make more work look cheaper.
+struct RateCurve {
+  std::vector<RatePoint> points;
+
+  /// Seconds for `size` units; 0 for none, infinite where nothing was measured.
+  double seconds(double size) const {
+    if (size <= 0) return 0;
+    if (points.empty()) return HUGE_VAL;
+    double from_size = 0, from_s = 0;
+    for (RatePoint const& point : points) {
+      double const s = std::fmax(from_s, point.size / point.per_s);
+      if (size <= point.size) return from_s + (s - from_s) * (size - from_size) / (point.size - from_size);
+      from_size = point.size;
+      from_s = s;
+    }
+    return std::fmax(from_s, size / points.back().per_s);
+  }
+  double peak_per_s() const {
+    double peak = 0;
+    for (RatePoint const& point : points) peak = std::fmax(peak, point.per_s);
+    return peak;
+  }
+  bool operator==(RateCurve const&) const = default;
+};
+
+/// Weights by the bits that one takes in memory: products of a class run alike.
+enum class WeightClass : std::uint8_t { low_bits, eight_bits, half, single };
+inline constexpr std::size_t n_weight_classes = 4;
+constexpr char const* name(WeightClass c) {
+  switch (c) {
+    case WeightClass::low_bits: return "low_bits";
+    case WeightClass::eight_bits: return "eight_bits";
+    case WeightClass::half: return "half";
+    case WeightClass::single: return "single";
+  }
+  return "?";
+}
+constexpr WeightClass weight_class(double bits_per_weight) {
+  if (bits_per_weight < 7) return WeightClass::low_bits;
+  if (bits_per_weight < 12) return WeightClass::eight_bits;
+  return bits_per_weight < 24 ? WeightClass::half : WeightClass::single;
+}
+
+/// Products of one class: bound by bytes or by arithmetic, whichever takes longer.
+struct MatmulRates {
+  double bytes_per_s = 0;   ///< weights read, cold
+  RateCurve flops_by_rows;  ///< 2 per multiply-add, of all rows together
+  bool operator==(MatmulRates const&) const = default;
+};
+
+struct DeviceRates {
+  std::string name;
+  std::array<MatmulRates, n_weight_classes> matmul;  ///< by WeightClass
+  double attention_bytes_per_s = 0, attention_flops_per_s = 0;
+  double launch_s = 0;  ///< one kernel: launch on a GPU, barrier of the team on the host
+  bool operator==(DeviceRates const&) const = default;
+};
+
+struct HardwareProfile {
+  DeviceRates host, gpu;
+  std::int32_t n_threads = 0;
+  double dram_bytes_per_s = 0;  ///< read by the host and the link together
+  RateCurve h2d, d2h;           ///< bytes, by bytes of one piece, from registered memory
+  double copy_latency_s = 0;    ///< of one submitted copy
+  double hop_latency_s = 0;     ///< until one device sees what the other has done
+  bool operator==(HardwareProfile const&) const = default;
+
+  /// A made-up client machine, always the same: 8 cores, 40 GB/s DRAM, a 16 GB/s link, a small GPU.
+  static HardwareProfile simulated();
+};
+
+/// Which weight types each device has products for (bits as in Shard::dtypes), and whether it has attention.
+struct Capabilities {
+  std::uint64_t host_matmul = ~std::uint64_t{0}, gpu_matmul = ~std::uint64_t{0};
+  bool host_attention = true, gpu_attention = true;
+  bool operator==(Capabilities const&) const = default;
+};
+
+inline HardwareProfile HardwareProfile::simulated() {
+  auto curve = [](double one, double few, double many) { return RateCurve{{{1, one}, {16, few}, {512, many}}}; };
+  HardwareProfile h;
+  h.host.name = "simulated host";
+  h.host.matmul = {{{34e9, curve(160e9, 240e9, 400e9)},
+                    {38e9, curve(90e9, 220e9, 400e9)},
+                    {38e9, curve(45e9, 160e9, 300e9)},
+                    {38e9, curve(22e9, 120e9, 250e9)}}};
+  h.host.attention_bytes_per_s = 30e9;
+  h.host.attention_flops_per_s = 100e9;
+  h.host.launch_s = 3e-6;
+  h.gpu.name = "simulated device";
+  h.gpu.matmul = {{{340e9, curve(1.6e12, 6e12, 25e12)},
+                   {370e9, curve(0.9e12, 6e12, 25e12)},
+                   {380e9, curve(0.5e12, 5e12, 25e12)},
+                   {380e9, curve(0.2e12, 2e12, 10e12)}}};
+  h.gpu.attention_bytes_per_s = 300e9;
+  h.gpu.attention_flops_per_s = 10e12;
+  h.gpu.launch_s = 2e-6;
+  h.n_threads = 8;
+  h.dram_bytes_per_s = 40e9;
+  h.h2d = {{{64e3, 5e9}, {256e3, 10e9}, {1e6, 14e9}, {4e6, 15.5e9}, {64e6, 16e9}}};
+  h.d2h = h.h2d;
+  h.copy_latency_s = 5e-6;
+  h.hop_latency_s = 12e-6;
+  return h;
+}
+
+}  // namespace tiered

@@ -1,0 +1,64 @@
+/// Where each shard and each layer's state has its home and who computes it: what a placement policy is asked and answers.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tiered/core/ids.hpp"
+#include "tiered/model/shard.hpp"
+#include "tiered/plan/cost.hpp"
+
+namespace tiered {
+
+struct Budget {
+  std::size_t vram_bytes = 0, pinned_bytes = 0, pageable_bytes = 0;
+  bool operator==(Budget const&) const = default;
+};
+
+struct PlanRequest {
+  std::span<Shard const> shards;
+  std::span<PassCost const> costs;        ///< same order as shards
+  std::span<LayerState const> states;     ///< one per layer
+  std::span<PassCost const> state_costs;  ///< same order as states
+  Budget budget;
+  Rows rows;                     ///< context: the positions that VRAM must be able to hold for a state placed there
+  std::size_t ring_bytes = 0;    ///< tried in several sizes by the planner; 0: nothing can be streamed
+  std::size_t scratch_bytes = 0; ///< activations and workspaces of these rows on the device
+  /// Share of each layer's state in VRAM as another token tier's plan has it, to be kept; empty: free to choose.
+  std::span<float const> fixed_state_in_vram;
+  double hop_s = 0;  ///< seconds to move these rows from one device to the other
+
+  std::size_t state_bytes(std::size_t layer) const {
+    return states[layer].bytes_per_token * std::size_t(rows.context) + states[layer].bytes_per_sequence * std::size_t(rows.n_sequences);
+  }
+};
+
+struct Placement {
+  Tier home = Tier::pageable;
+  float gpu_rows = 0;   ///< share of the rows that the GPU computes, the CPU does the others meanwhile; today 0 or 1
+  bool cached = false;  ///< an expert that may live in the cache; which do is the EvictionPolicy's choice
+  bool resident() const { return home == Tier::vram; }
+  bool streamed() const { return gpu_rows > 0 && home != Tier::vram && !cached; }
+  bool operator==(Placement const&) const = default;
+};
+
+struct Placements {
+  std::vector<Placement> shards;     ///< default: host memory, computed by the host
+  std::vector<float> state_in_vram;  ///< per layer: share of the positions, today 0 or 1
+  std::size_t cache_bytes = 0;       ///< for cached experts
+  bool declined = false;             ///< no answer for a ring of this size (nothing would go through it, say); the planner tries others
+  explicit Placements(PlanRequest const& r) : shards(r.shards.size()), state_in_vram(r.states.size(), 0.f) {}
+};
+
+/// | expression         | result     | meaning                                                                                     |
+/// |--------------------|------------|---------------------------------------------------------------------------------------------|
+/// | `p.place(request)` | Placements | pure, deterministic; asks a VramAccount what fits; what does not fit is data, never an error |
+template <class P>
+concept PlacementPolicy = requires(P const& p, PlanRequest const& r) {
+  { p.place(r) } -> std::same_as<Placements>;
+};
+
+}  // namespace tiered

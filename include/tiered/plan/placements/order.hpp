@@ -1,0 +1,120 @@
+/// What the built-in placements share: the order of use, a layer's weights together with its state, homes in host memory.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tiered/plan/account.hpp"
+#include "tiered/plan/experts.hpp"
+#include "tiered/plan/placement.hpp"
+
+namespace tiered::detail {
+
+inline bool has_state(Shard const& shard, PlanRequest const& r) {
+  return shard.kind == ShardKind::attention && shard.layer >= 0 && std::size_t(shard.layer) < r.states.size();
+}
+
+/// Indices of the shards that have a step on either device, in the order of use: neither embedding nor experts.
+inline std::vector<std::uint32_t> dense_order(PlanRequest const& r) {
+  std::vector<std::uint32_t> order;
+  for (std::size_t i = 0; i < r.shards.size(); ++i) {
+    if (r.shards[i].kind != ShardKind::embedding && r.shards[i].kind != ShardKind::expert) order.push_back(std::uint32_t(i));
+  }
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    Shard const &x = r.shards[a], &y = r.shards[b];
+    return x.layer != y.layer ? x.layer < y.layer : x.kind < y.kind;
+  });
+  return order;
+}
+
+inline bool device_can(PlanRequest const& r, std::size_t shard) { return r.costs[shard].gpu_s < 1e300; }
+
+/// Scratch, ring and the states that are fixed there leave the device nothing to work in.
+inline bool nothing_fits(PlanRequest const& r) { return VramAccount{r}.used_bytes() > r.budget.vram_bytes; }
+
+/// A ring that nothing goes through only takes room: then the answer is the one without a ring.
+inline Placements answer(PlanRequest const& r, Placements out) {
+  if (r.ring_bytes == 0) return out;
+  out.declined = true;
+  for (Placement const& p : out.shards) out.declined = out.declined && !p.streamed();
+  return out;
+}
+
+/// Homes of what is computed on the device but not kept there: page-locked while the budget for that lasts.
+class HostHomes {
+ public:
+  explicit HostHomes(PlanRequest const& r) : left_(r.budget.pinned_bytes) {}
+  Tier take(std::size_t bytes) {
+    if (bytes > left_) return Tier::pageable;
+    left_ -= bytes;
+    return Tier::pinned;
+  }
+
+ private:
+  std::size_t left_;
+};
+
+/// A shard resident, an attention shard together with its layer's state; both or neither.
+inline bool try_with_state(PlanRequest const& r, std::size_t shard, VramAccount& vram, Placements& out) {
+  if (!device_can(r, shard)) return false;
+  VramAccount trial = vram;
+  if (!trial.try_resident(shard)) return false;
+  if (has_state(r.shards[shard], r)) {
+    std::size_t const layer = std::size_t(r.shards[shard].layer);
+    if (r.state_costs[layer].gpu_s >= 1e300) return false;
+    bool const in_vram = trial.try_state(layer);
+    if (!in_vram && r.fixed_state_in_vram.empty()) return false;
+    if (in_vram) out.state_in_vram[layer] = 1;
+  }
+  vram = trial;
+  out.shards[shard] = {Tier::vram, 1};
+  return true;
+}
+
+/// Sums over all experts of a request.
+struct ExpertSums {
+  double host_s = 0, gpu_s = 0, copy_s = 0;
+  ExpertSums(PlanRequest const& r, ExpertLayers const& experts) {
+    for (std::uint32_t id : experts.ids) {
+      host_s += r.costs[id].host_s;
+      gpu_s += r.costs[id].gpu_s;
+      copy_s += r.costs[id].copy_s;
+    }
+  }
+};
+
+/// Experts with what VRAM is left, after everything that every token reads: all resident, or resident as far as they go and
+/// the rest on the host, or all through a cache that is as large as what is left: whichever is expected to be fastest. `reserve`
+/// bytes of the account were kept for them.
+inline void place_experts(PlanRequest const& r, ExpertLayers const& experts, std::size_t reserve, VramAccount vram, HostHomes& homes,
+                          Placements& out) {
+  ExpertSums const sums{r, experts};
+  if (experts.ids.empty() || sums.gpu_s >= 1e300) return;
+  std::size_t const room = (vram.free_bytes() + reserve) / weight_alignment * weight_alignment;
+  double const hits = expected_hits(room, experts.bytes);
+  double const cached_s = sums.gpu_s + (1 - hits) * sums.copy_s;
+  double const split_s = hits >= 1 ? sums.gpu_s : (std::max)(hits * sums.gpu_s, (1 - hits) * sums.host_s);
+  if (hits < 1 && room >= experts.min_cache_bytes() && cached_s < split_s) {
+    out.cache_bytes = room;
+    for (std::uint32_t id : experts.ids) out.shards[id] = {homes.take(r.shards[id].bytes), 1, true};
+    return;
+  }
+  // The same number of every layer, so that no layer has only slow ones.
+  std::size_t left = room;
+  for (std::size_t k = 0, placed = 1; placed > 0; ++k) {
+    placed = 0;
+    for (ExpertLayer const& layer : experts.layers) {
+      if (k >= layer.size()) continue;
+      std::uint32_t const id = experts.ids[layer.begin + k];
+      std::size_t const bytes = VramAccount::round_up(r.shards[id].bytes);
+      if (bytes > left) return;
+      left -= bytes;
+      out.shards[id] = {Tier::vram, 1};
+      ++placed;
+    }
+  }
+}
+
+}  // namespace tiered::detail

@@ -1,0 +1,403 @@
+#!/usr/bin/env python3
+"""tiered-run as its users meet it: exit codes, what goes where, interrupts, refusals. Needs Python alone, no network.
+
+cli_test.py PROGRAM [unittest options]
+"""
+
+import contextlib
+import ctypes
+import mmap
+import os
+import pty
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+GOLDEN = Path(__file__).resolve().parent.parent / "data" / "golden"
+TINY = GOLDEN / "llama_tied.mixed.gguf"  # any text encodes; ChatML; trained for 256 tokens
+MOE = GOLDEN / "qwen3moe.mixed.gguf"
+ENDLESS = ["-n", "-1", "-c", "100000", "--ignore-eos", "--temp", "0"]
+PROGRAM = ""
+
+
+def run(*args, stdin=b"", **more):
+    return subprocess.run([PROGRAM, *map(str, args)], input=stdin, capture_output=True, timeout=300, **more)
+
+
+def start(*args, **more):
+    return subprocess.Popen([PROGRAM, *map(str, args)], stdin=subprocess.DEVNULL, **more)
+
+
+def wait_until(condition, process):
+    """Polls; a process that ends meanwhile is the caller's to judge."""
+    while not condition() and process.poll() is None:
+        os.sched_yield()
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def check(self, result, code, *messages):
+        stderr = result.stderr.decode()
+        self.assertEqual(result.returncode, code, stderr)
+        for message in messages:
+            self.assertIn(message, stderr)
+        if code not in (0, 130):
+            errors = [line for line in stderr.splitlines() if line.startswith("tiered-run: error: ")]
+            self.assertEqual(len(errors), 1, stderr)
+        return result.stdout
+
+
+class Usage(Case):
+    def test_help_teaches(self):
+        result = run("--help")
+        out = result.stdout.decode()
+        self.assertEqual((result.returncode, result.stderr), (0, b""))
+        for word in ["--vram", "EXAMPLES", "EXIT CODES", "130", "simulated", "-m,--model", "--top-p"]:
+            self.assertIn(word, out)
+        self.assertNotIn("INT in [", out)
+        self.assertEqual(run("-h").stdout, result.stdout)
+
+    def test_version(self):
+        result = run("--version")
+        self.assertEqual(result.returncode, 0)
+        self.assertRegex(result.stdout.decode(), r"^tiered-run \d+\.\d+\.\d+\n$")
+
+    def test_mistakes(self):
+        for args, message in [
+            ([], "--model is required"),
+            (["-m", TINY, "-p", "a", "--frob"], "--frob"),
+            (["-m", TINY, "-p", "a", "more"], "more"),
+            (["-m", TINY, "-p", "a", "-n", "many"], "many"),
+            (["-m", TINY, "-p", "a", "--temp", "-0.5"], "-0.5"),
+            (["-m", TINY, "-p", "a", "--top-p", "1.5"], "1.5"),
+            (["-m", TINY, "-p", "a", "-t", "99999"], "99999"),
+            (["-m", TINY, "-p", "a", "-c", "-5"], "-5"),
+            (["-m", TINY, "-p", "a", "-f", "b"], "--file"),
+            (["-m", TINY, "-p", "a", "--placement", "best"], "seconds_per_byte"),
+            (["-m", TINY, "-p", "a", "-sys", "b"], "--chat"),
+            (["-m", TINY, "-p", "", "--chat"], "empty"),
+            (["-m", TINY, "-p", "a", "--vram", "nonsense"], '"nonsense"'),
+            (["-m", TINY, "-p", "a", "--vram", "-1"], '"-1"'),
+            (["-m", TINY, "-p", "a", "-ngl", "99"], "--vram 2G"),
+        ]:
+            with self.subTest(args=args):
+                out = self.check(run(*args), 2, message, "--help")
+                self.assertEqual(out, b"")
+
+
+class Files(Case):
+    def test_refused_by_kind(self):
+        cut = self.folder / "cut.gguf"
+        cut.write_bytes(TINY.read_bytes()[:-1000])
+        text = self.folder / "text.gguf"
+        text.write_text("no model")
+        for path, message in [(self.folder / "none.gguf", "none.gguf: no such file"), (self.folder, "directory"), (cut, "truncated"), (text, "not a GGUF file")]:
+            with self.subTest(path=path.name):
+                self.assertEqual(self.check(run("-m", path, "-p", "a"), 3, message), b"")
+        self.check(run("-m", TINY, "-f", self.folder / "prompt.txt"), 3, "prompt.txt")
+        self.check(run("-m", TINY, "-f", self.folder), 3, "directory")
+
+    def test_unsupported_is_named(self):
+        data = TINY.read_bytes()
+        at = data.index(b"general.architecture") + len(b"general.architecture")
+        other = self.folder / "other.gguf"
+        other.write_bytes(data[:at] + data[at:].replace(b"llama", b"lemma", 1))
+        self.check(run("-m", other, "-p", "a"), 4, '"lemma"', "qwen3moe")
+
+    def test_template_is_refused_with_a_way_on(self):
+        other = self.folder / "other.gguf"
+        other.write_bytes(TINY.read_bytes().replace(b"message['role']", b"message['name']"))
+        self.check(run("-m", other, "-p", "a", "--chat"), 4, "--chat", "chatml", "Without --chat")
+        self.check(run("-m", other, "-p", "a", "-n", "1"), 0)
+
+
+class Text(Case):
+    def text(self, *args, **more):
+        result = run("-m", TINY, "--temp", "0", *args, **more)
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        return result.stdout
+
+    def test_prompt_from_anywhere(self):
+        prompt = "Grüße, 日本語 🙂"
+        file = self.folder / "prompt.txt"
+        file.write_text(prompt + "\n")
+        expected = self.text("-p", prompt, "-n", "8")
+        self.assertTrue(expected.startswith(prompt.encode()))
+        self.assertGreater(len(expected), len(prompt.encode()) + 1)
+        self.assertEqual(self.text("-f", file, "-n", "8"), expected)
+        self.assertEqual(self.text("-n", "8", stdin=prompt.encode() + b"\n"), expected)
+        self.assertEqual(self.text("-p", prompt, "-n", "8", "--no-display-prompt"), expected[len(prompt.encode()):])
+
+    def test_prompt_is_taken_literally_or_with_escapes(self):
+        self.assertEqual(self.text("-p", r"a\nb\\c\d", "-n", "0"), b"a\nb\\c\\d\n")
+        self.assertEqual(self.text("-p", r"a\nb", "-n", "0", "--no-escape"), b"a\\nb\n")
+        self.assertEqual(self.text("-n", "0", stdin=rb"a\nb"), b"a\\nb\n")
+        for odd in ["-n", "[1,2]", '"', "{}", "-"]:
+            self.assertEqual(self.text("-p", odd, "-n", "0"), odd.encode() + b"\n")
+
+    def test_empty_prompt(self):
+        self.check(run("-m", TINY, "-n", "4", "--temp", "0"), 0)
+        self.assertEqual(self.text("-p", "", "-n", "4"), self.text("-n", "4"))
+
+    def test_output_is_whole_characters(self):
+        for n in range(1, 12):  # random weights: bytes that rarely make characters; what is cut at the end must not be
+            out = self.text("-p", "🙂", "-n", str(n))
+            self.assertFalse(out[:-1].endswith((b"\xf0", b"\xf0\x9f", b"\xf0\x9f\x99", b"\xe2", b"\xc3")), out)
+
+    def test_streams_are_apart(self):
+        result = run("-m", TINY, "-p", "hello", "-n", "3", "--temp", "0", "--vram", "64K", "--stats")
+        self.assertTrue(result.stdout.startswith(b"hello"))
+        for line in ["time to first token", "tokens/s", "peak VRAM", "of a budget of 64.0 KiB", "simulated", "greedy"]:
+            self.assertIn(line, result.stderr.decode())
+            self.assertNotIn(line.encode(), result.stdout)
+        self.assertNotIn(b"\r", result.stderr)  # progress is for terminals
+        self.assertNotIn(b"tokens/s", run("-m", TINY, "-p", "hello", "-n", "3").stderr)
+
+    def test_seed(self):
+        def draw(*args):
+            return run("-m", TINY, "-p", "x", "-n", "20", "--temp", "1", *args)
+
+        first = draw("-s", "7")
+        self.assertIn(b"seed 7", first.stderr)
+        self.assertEqual(draw("-s", "7").stdout, first.stdout)
+        self.assertNotEqual(draw("-s", "8").stdout, first.stdout)
+        fresh = draw()
+        seed = fresh.stderr.decode().split("seed ")[1].split()[0]
+        self.assertEqual(draw("--seed", seed).stdout, fresh.stdout)
+        self.assertEqual(draw("-s", "7", "--top-k", "1").stdout, self.text("-p", "x", "-n", "20"))
+        self.assertEqual(draw("-s", "7", "--top-p", "0").stdout, self.text("-p", "x", "-n", "20"))
+
+    def test_chat(self):
+        marked = r"<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        answer = self.text("--chat", "-p", "hi", "-n", "8")
+        self.assertEqual(answer, self.text("-p", marked, "-n", "8", "--no-display-prompt"))
+        system = r"<|im_start|>system\nbe brief<|im_end|>\n" + marked
+        self.assertEqual(self.text("--chat", "-sys", "be brief", "-p", "hi", "-n", "8"), self.text("-p", system, "-n", "8", "--no-display-prompt"))
+
+    def test_other_options_run(self):
+        expected = self.text("-p", "abc", "-n", "6")
+        self.assertEqual(self.text("-p", "abc", "-n", "6", "-t", "1"), expected)
+        self.check(run("-m", TINY, "-p", "abc", "-n", "6", "--f32-activations"), 0)
+
+
+class Context(Case):
+    def test_long_prompt_is_refused_with_both_numbers(self):
+        out = self.check(run("-m", TINY, "-p", "x" * 40, "-c", "32"), 5, "40 tokens", "context 32", "-c 41")
+        self.assertEqual(out, b"")
+        self.check(run("-m", TINY, "-p", "x" * 32, "-c", "32"), 5, "-c 33")
+        self.check(run("-m", TINY, "-p", "x" * 32, "-c", "32", "-n", "0"), 0)
+
+    def test_full_context_stops_and_says_so(self):
+        for n in ["-1", "2147483647"]:
+            self.check(run("-m", TINY, "-p", "xxx", "-c", "16", "-n", n, "--ignore-eos"), 0, "context of 16 tokens is full")
+
+    def test_longer_than_trained_is_warned_of(self):
+        self.check(run("-m", TINY, "-p", "x", "-c", "257", "-n", "1"), 0, "warning", "257", "256")
+        self.assertNotIn(b"warning", run("-m", TINY, "-p", "x", "-c", "256", "-n", "1").stderr)
+
+
+class Budget(Case):
+    def test_budget_and_placement_change_no_text(self):
+        for model in [TINY, MOE]:
+            expected = run("-m", model, "-p", "abc", "-n", "12", "--temp", "0").stdout
+            for vram in ["0", "1K", "40K", "200K", "1M"]:
+                for placement in ["all_vram", "attention_first", "seconds_per_byte", "stream_all"]:
+                    with self.subTest(model=model.name, vram=vram, placement=placement):
+                        result = run("-m", model, "-p", "abc", "-n", "12", "--temp", "0", "--vram", vram, "--placement", placement, "--stats")
+                        self.check(result, 0)
+                        self.assertEqual(result.stdout, expected)
+
+    def test_nothing_fits_is_said(self):
+        self.check(run("-m", TINY, "-p", "a", "-n", "1", "--vram", "1K"), 0, "everything on the CPU")
+
+    def test_more_than_there_is(self):
+        available = next(line for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
+        too_much = int(available.split()[1]) * 1024 * 3
+        self.check(run("-m", TINY, "-p", "a", "--vram", str(too_much)), 5, "--vram", "iB", "available")
+        result = run("-m", TINY, "--vram", str(too_much), "--plan")
+        self.assertEqual((result.returncode, result.stderr), (0, b""))
+
+
+def sparse_model(path, layers=32, dim=4096, hidden=14336, vocab=32000):
+    """A llama of 13 GiB whose weights are one hole: what reads them is seen in the page cache."""
+    keys = {"block_count": layers, "context_length": 8192, "embedding_length": dim, "feed_forward_length": hidden, "attention.head_count": 32, "attention.head_count_kv": 8}
+
+    def text(s):
+        return struct.pack("<Q", len(s)) + s.encode()
+
+    metadata = [text("general.architecture") + struct.pack("<I", 8) + text("llama")]
+    metadata += [text("llama." + key) + struct.pack("<II", 4, value) for key, value in keys.items()]
+    metadata.append(text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5))
+    f32, f16 = 0, 1
+    tensors = [("token_embd.weight", f16, (dim, vocab)), ("output_norm.weight", f32, (dim,)), ("output.weight", f16, (dim, vocab))]
+    for i in range(layers):
+        shapes = {"attn_norm": (dim,), "ffn_norm": (dim,), "attn_q": (dim, dim), "attn_k": (dim, dim // 4), "attn_v": (dim, dim // 4), "attn_output": (dim, dim),
+                  "ffn_gate": (dim, hidden), "ffn_up": (dim, hidden), "ffn_down": (hidden, dim)}
+        tensors += [(f"blk.{i}.{name}.weight", f32 if len(shape) == 1 else f16, shape) for name, shape in shapes.items()]
+    table, offset = b"", 0
+    for name, kind, shape in tensors:
+        table += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape) + struct.pack("<IQ", kind, offset)
+        n = 1
+        for size in shape:
+            n *= size
+        offset += -(-n * (4 if kind == f32 else 2) // 32) * 32
+    header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)) + b"".join(metadata) + table
+    header += bytes(-len(header) % 32)
+    with open(path, "wb") as file:
+        file.write(header)
+        file.truncate(len(header) + offset)
+    return len(header), len(header) + offset
+
+
+def cached_bytes(path, begin, end):
+    """Of the file's range, what lies in the page cache."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    page = mmap.PAGESIZE
+    begin = -(-begin // page) * page
+    n_pages = (end - begin) // page
+    found = (ctypes.c_ubyte * n_pages)()
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    with open(path, "rb") as file:
+        address = libc.mmap(None, n_pages * page, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), begin)
+        assert libc.mincore(address, n_pages * page, found) == 0, os.strerror(ctypes.get_errno())
+        libc.munmap(address, n_pages * page)
+    return sum(byte & 1 for byte in bytes(found)) * page
+
+
+class Plan(Case):
+    def test_plan_goes_to_stdout(self):
+        result = run("-m", MOE, "--vram", "100K", "--plan")
+        self.assertEqual((result.returncode, result.stderr), (0, b""))
+        for word in ["up to 1 token", "up to 512 tokens", "attention", "experts", "output", "estimates"]:
+            self.assertIn(word, result.stdout.decode())
+        self.assertEqual(run("-m", MOE, "--vram", "100K", "--plan").stdout, result.stdout)
+        self.assertNotEqual(run("-m", MOE, "--vram", "100K", "--plan", "--placement", "stream_all").stdout, result.stdout)
+
+    def test_no_weights_are_read(self):
+        path = self.folder / "sparse.gguf"
+        try:
+            header, total = sparse_model(path)
+        except OSError as error:
+            self.skipTest(f"no sparse file of 13 GiB here: {error}")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        result = run("-m", path, "--vram", "6G", "--plan")
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        self.assertIn("32 layers", result.stdout.decode())
+        # The system may read some pages behind the header along with it.
+        self.assertLess(cached_bytes(path, header, total), 4 << 20)
+        self.assertLess(max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss), 500 * 1024)
+        with open(path, "rb") as file:  # and such a reading would have been seen
+            file.seek(total // 2)
+            file.read(8 << 20)
+        self.assertGreaterEqual(cached_bytes(path, header, total), 8 << 20)
+
+
+class Signals(Case):
+    def test_ctrl_c_stops_cleanly(self):
+        for number, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
+            for device in [[], ["--vram", "64K"]]:
+                with self.subTest(signal=number, device=device):
+                    process = start("-m", TINY, "-p", "abc", *ENDLESS, "--stats", *device, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+                    text = os.read(process.stdout.fileno(), 100)
+                    while len(text) < 50:
+                        text += os.read(process.stdout.fileno(), 100)
+                    process.send_signal(number)
+                    out, err = process.communicate(timeout=60)
+                    self.assertEqual(process.returncode, code, err.decode())
+                    self.assertTrue((text + out).startswith(b"abc"))
+                    self.assertTrue(out.endswith(b"\n"))
+                    for word in ["stopped", "by a signal", "tokens/s", "tiered-run: interrupted"]:
+                        self.assertIn(word, err.decode())
+
+    def test_ctrl_c_while_the_prompt_is_typed(self):
+        ours, theirs = pty.openpty()
+        with subprocess.Popen([PROGRAM, "-m", str(TINY)], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            self.assertIn(b"Ctrl-D", process.stderr.readline())
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, out), (-signal.SIGINT, b""))  # shells say 130
+        os.close(ours), os.close(theirs)
+
+    def test_second_ctrl_c_kills(self):
+        """Nobody reads its text and the pipe is full, so the program cannot end by itself."""
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write_end, bytes(4096))
+        os.set_blocking(write_end, True)
+        process = start("-m", TINY, "-p", "abc", *ENDLESS, stdout=write_end, stderr=subprocess.PIPE)
+        os.close(write_end)
+
+        def status(key):
+            for line in open(f"/proc/{process.pid}/status"):
+                if line.startswith(key + ":"):
+                    return line.split()[1]
+
+        while b"greedy" not in process.stderr.readline():
+            self.assertIsNone(process.poll())
+        wait_until(lambda: status("State") == "S", process)  # all that is left to wait for is the pipe
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: not int(status("SigCgt"), 16) >> (signal.SIGINT - 1) & 1, process)
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(timeout=60), -signal.SIGINT)
+        process.stderr.close()
+        os.close(read_end)
+
+
+class Streams(Case):
+    def test_reader_that_goes_away(self):
+        process = start("-m", TINY, "-p", "abc", *ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        os.read(process.stdout.fileno(), 10)
+        process.stdout.close()
+        err = process.stderr.read().decode()
+        self.assertEqual(process.wait(timeout=60), -signal.SIGPIPE)
+        self.assertNotIn("error", err)
+        process.stderr.close()
+
+    def test_output_that_cannot_be_written(self):
+        with open("/dev/full", "wb") as full:
+            result = subprocess.run([PROGRAM, "-m", TINY, "-p", "abc", "-n", "4"], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"tiered-run: error: cannot write to standard output: No space left", result.stderr)
+        closed = subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', PROGRAM, "-m", TINY, "-p", "abc", "-n", "4"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(closed.returncode, 1)
+        self.assertIn(b"cannot write to standard output", closed.stderr)
+
+    def test_progress_on_a_terminal(self):
+        ours, theirs = pty.openpty()
+        process = start("-m", TINY, "-p", "x" * 200, "-n", "1", stdout=subprocess.DEVNULL, stderr=theirs)
+        os.close(theirs)
+        shown = b""
+        while select.select([ours], [], [], 60)[0]:
+            try:
+                piece = os.read(ours, 4096)
+            except OSError:  # the other side is closed
+                break
+            if not piece:
+                break
+            shown += piece
+        self.assertEqual(process.wait(timeout=60), 0)
+        self.assertIn(b"reading the prompt", shown)
+        os.close(ours)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    PROGRAM = str(Path(sys.argv.pop(1)).resolve())
+    unittest.main()

@@ -1,0 +1,76 @@
+// The release test: budgets from "nothing fits" to "all fits", every built-in policy, the same bits everywhere.
+#include "catch.hpp"
+#include "golden/engine_helpers.hpp"
+
+using namespace tiered;
+using namespace tiered::test;
+
+namespace {
+
+std::size_t all_bytes(Transformer const& model) {
+  std::size_t sum = 0;
+  for (Shard const& s : model.table().shards) sum += s.bytes;
+  return sum;
+}
+
+struct TracedSweep : SweepPolicies {
+  using Trace = RecordingTrace;
+};
+
+EngineOptions options_for(std::size_t vram_bytes) {
+  EngineOptions options;
+  options.vram_bytes = vram_bytes;
+  options.max_context = 256;
+  options.n_threads = 1;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("placement changes speed, never text", "[golden][sweep]") {
+  for (GoldenCase const& c : golden_cases()) {
+    if (c.exact && std::string(c.gguf).find(".f16") == std::string::npos) continue;  // each architecture in floats and in mixed types
+    auto const model = open_golden(c.gguf);
+    GoldenFixture const f = read_golden(golden_path(c.fixture));
+    Engine<CpuPolicies> cpu(model, options_for(0));
+    std::vector<std::size_t> const steps{std::size_t(f.prompt_size), 1};
+    std::vector<float> const expected = all_logits(cpu, f.tokens, steps);
+    std::size_t const most = 4 * all_bytes(*model) + 4 * MiB;  // with scratch, KV and a ring
+    for (std::string const policy : {"all_vram", "attention_first", "seconds_per_byte", "stream_all"}) {
+      std::size_t used_somewhere = 0;
+      for (int i = 0; i < 10; ++i) {
+        std::size_t const budget = i == 0 ? 0 : most >> (9 - i);
+        INFO(c.gguf << " " << policy << " " << budget);
+        PolicyValues<SweepPolicies> values{.placement = make_placement(policy)};
+        Engine<SweepPolicies> engine(model, options_for(budget), values);
+        CHECK(all_logits(engine, f.tokens, steps) == expected);
+        CHECK(engine.stats().vram_peak_bytes <= budget);
+        used_somewhere = std::max(used_somewhere, engine.stats().vram_peak_bytes);
+      }
+      CHECK(used_somewhere > 0);
+    }
+  }
+}
+
+TEST_CASE("copies run behind compute", "[golden][sweep]") {
+  auto const model = open_golden("llama_k.mixed.gguf");
+  GoldenFixture const f = read_golden(golden_path("llama_k.mixed.golden"));
+  PolicyValues<TracedSweep> values{.placement = make_placement("stream_all")};
+  Engine<TracedSweep> engine(model, options_for(3 * all_bytes(*model) + 4 * MiB), values);
+  all_logits(engine, f.tokens, {std::size_t(f.prompt_size), 1});
+  std::vector<TraceEvent> const& events = engine.trace().events;
+  std::size_t n_copies = 0, n_ahead = 0;
+  for (std::size_t c = 0; c < events.size(); ++c) {
+    if (events[c].action.kind != ActionKind::copy) continue;
+    ++n_copies;
+    // Ahead: it was over before the run of another shard that stands before its own had ended.
+    for (std::size_t r = c + 1; r < events.size() && events[r].action.shard != events[c].action.shard; ++r) {
+      if (events[r].action.kind == ActionKind::run && events[c].begin_s < events[r].end_s) {
+        ++n_ahead;
+        break;
+      }
+    }
+  }
+  REQUIRE(n_copies > 0);
+  CHECK(n_ahead * 2 > n_copies);
+}

@@ -1,0 +1,216 @@
+/// Attention and the writing of KV pages by the CPU tables.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "catch.hpp"
+#include "cpu_cases.hpp"
+#include "tiered/kernels/reference/attention.hpp"
+
+using namespace tiered_test;
+
+namespace {
+
+struct AttentionCase {
+  std::int32_t n_heads, n_kv_heads, head_dim, page_tokens, window;
+  std::vector<KvRow> rows;  ///< sequences are numbered from 0
+};
+
+std::vector<KvRow> run_of(std::int32_t table, std::int32_t first, std::int32_t n) {
+  std::vector<KvRow> rows;
+  for (std::int32_t i = 0; i < n; ++i) rows.push_back({table, first + i});
+  return rows;
+}
+
+std::vector<KvRow> joined(std::vector<std::vector<KvRow>> const& parts) {
+  std::vector<KvRow> rows;
+  for (auto const& part : parts) rows.insert(rows.end(), part.begin(), part.end());
+  return rows;
+}
+
+/// Spans are 256 positions: lengths around 1 and 2 of them, pages that divide and that hold a span, one row and many.
+std::vector<AttentionCase> attention_cases() {
+  return {
+      {1, 1, 8, 16, 0, run_of(0, 0, 1)},
+      {3, 1, 64, 32, 0, run_of(0, 5, 3)},
+      {9, 3, 64, 64, 0, run_of(0, 0, 40)},
+      {4, 2, 20, 16, 0, run_of(0, 250, 12)},  // a head size that fills no vector
+      {4, 1, 256, 256, 0, run_of(0, 255, 1)},
+      {4, 1, 256, 512, 0, run_of(0, 256, 2)},
+      {2, 2, 32, 1, 0, run_of(0, 17, 3)},
+      {40, 1, 64, 32, 0, run_of(0, 300, 2)},  // more heads on one KV head than a block takes
+      {40, 1, 64, 32, 0, run_of(0, 290, 20)},
+      {8, 2, 128, 64, 0, run_of(0, 500, 1)},
+      {8, 2, 128, 64, 0, run_of(0, 500, 30)},
+      {6, 3, 64, 32, 7, run_of(0, 0, 30)},
+      {6, 3, 64, 32, 300, run_of(0, 700, 4)},
+      {6, 3, 64, 32, 256, run_of(0, 500, 25)},
+      {4, 2, 64, 16, 1, run_of(0, 600, 3)},
+      {4, 2, 64, 16, 0, joined({run_of(0, 20, 2), run_of(1, 400, 1), run_of(2, 0, 3)})},
+      {4, 2, 64, 16, 40, joined({run_of(0, 20, 9), run_of(1, 400, 7), run_of(2, 0, 13)})},
+  };
+}
+
+/// Keys and values of several sequences in pages, with NaN wherever nothing was written.
+class Pages {
+ public:
+  Pages(AttentionCase const& c, SplitMix64& random) : case_(c) {
+    std::int32_t n_tables = 0;
+    for (KvRow const row : c.rows) {
+      n_tables = std::max(n_tables, row.table + 1);
+      max_position = std::max(max_position, row.position);
+    }
+    std::size_t const n_pages = std::size_t(max_position / c.page_tokens + 1);
+    page_bytes_ = std::size_t(c.n_kv_heads) * std::size_t(c.page_tokens) * std::size_t(c.head_dim) * 2;
+    bytes.resize(std::size_t(n_tables) * 2 * n_pages * page_bytes_);
+    auto* const halves = reinterpret_cast<std::uint16_t*>(bytes.data());
+    std::fill(halves, halves + bytes.size() / 2, std::uint16_t(0x7e00));
+    pointers_.resize(std::size_t(n_tables) * 2 * n_pages);
+    for (std::size_t i = 0; i < pointers_.size(); ++i) pointers_[i] = bytes.data() + i * page_bytes_;
+    for (std::size_t t = 0; t < std::size_t(n_tables); ++t) {
+      tables.push_back({pointers_.data() + 2 * t * n_pages, pointers_.data() + (2 * t + 1) * n_pages});
+      std::int32_t last = 0;
+      for (KvRow const row : c.rows) last = row.table == std::int32_t(t) ? std::max(last, row.position) : last;
+      for (std::int32_t p = 0; p <= last; ++p) written.push_back({std::int32_t(t), p});
+    }
+    std::size_t const n = written.size() * std::size_t(c.n_kv_heads) * std::size_t(c.head_dim);
+    k = random_floats(n, random);
+    v = random_floats(n, random);
+  }
+  KvWriteArgs write_args() const {
+    return {k.data(), v.data(), written.data(), tables.data(), std::int32_t(written.size()), case_.n_kv_heads, case_.head_dim, case_.page_tokens};
+  }
+  std::vector<std::byte> bytes;
+  std::vector<KvTable> tables;
+  std::vector<KvRow> written;
+  std::vector<float> k, v;
+  std::int32_t max_position = 0;
+
+ private:
+  AttentionCase const& case_;
+  std::size_t page_bytes_ = 0;
+  std::vector<std::byte*> pointers_;
+};
+
+struct Outputs {
+  std::vector<float> out, log_sum_exp;
+};
+
+/// `attend` gets the arguments, all rows at once.
+template <class Attend>
+Outputs attention_of(AttentionCase const& c, Pages const& pages, std::vector<float> const& q, std::int32_t first, std::int32_t n, Attend attend) {
+  std::size_t const row = std::size_t(c.n_heads) * std::size_t(c.head_dim);
+  Outputs result{poisoned(std::size_t(n) * row), poisoned(std::size_t(n) * std::size_t(c.n_heads))};
+  std::int32_t max_position = 0;
+  for (std::int32_t i = first; i < first + n; ++i) max_position = std::max(max_position, c.rows[std::size_t(i)].position);
+  std::vector<std::byte> workspace(attention_workspace_bytes(n, c.n_heads, c.head_dim, max_position), std::byte{0xff});
+  AttentionArgs args;
+  args.q = q.data() + std::size_t(first) * row;
+  args.rows = c.rows.data() + first;
+  args.tables = pages.tables.data();
+  args.out = result.out.data();
+  args.log_sum_exp = result.log_sum_exp.data();
+  args.workspace = workspace.data();
+  args.n_tokens = n;
+  args.n_heads = c.n_heads;
+  args.n_kv_heads = c.n_kv_heads;
+  args.head_dim = c.head_dim;
+  args.page_tokens = c.page_tokens;
+  args.max_position = max_position;
+  args.window = c.window;
+  args.scale = 1 / std::sqrt(float(c.head_dim));
+  attend(args);
+  return result;
+}
+
+std::string describe(Isa isa, AttentionCase const& c) {
+  return concat(name(isa), ": ", c.n_heads, " on ", c.n_kv_heads, " heads of ", c.head_dim, ", pages of ", c.page_tokens, ", window ", c.window, ", ",
+                c.rows.size(), " rows, the last at ", c.rows.back().position);
+}
+
+}  // namespace
+
+TEST_CASE("KV pages are written as the reference writes them, and nothing else is") {
+  for (Isa const isa : available_isas()) {
+    Cpu cpu(isa);
+    for (AttentionCase const& c : attention_cases()) {
+      INFO(describe(isa, c));
+      SplitMix64 random(4), same(4);
+      Pages ours(c, random), theirs(c, same);
+      cpu.run(cpu.table().kv_write[std::uint32_t(DType::f16)], ours.write_args());
+      reference::kv_write(theirs.write_args());
+      CHECK(ours.bytes == theirs.bytes);
+    }
+  }
+}
+
+TEST_CASE("CPU attention equals the reference, whatever lies where nothing was written") {
+  for (Isa const isa : available_isas()) {
+    Cpu cpu(isa);
+    for (AttentionCase const& c : attention_cases()) {
+      INFO(describe(isa, c));
+      SplitMix64 random(8);
+      Pages pages(c, random);
+      reference::kv_write(pages.write_args());
+      std::vector<float> const q = random_floats(c.rows.size() * std::size_t(c.n_heads) * std::size_t(c.head_dim), random);
+      auto const n = std::int32_t(c.rows.size());
+      Outputs const got = attention_of(c, pages, q, 0, n, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(DType::f16)], a); });
+      Outputs const expected = attention_of(c, pages, q, 0, n, [](AttentionArgs const& a) { reference::attention(a); });
+      // |q|, |k|, |v| <= 2: a score is off by at most (head_dim / 8 + 5) roundings of scale * 4 head_dim, and as much relatively is its
+      // exponential, on top of the exponential's own error; sums add a rounding for each of their steps, and |out| <= 2.
+      double const score_error = (c.head_dim / 8 + 5) * epsilon * 4 * std::sqrt(double(c.head_dim));
+      double const relative = 2 * (score_error + 8 * epsilon) + (pages.max_position + 40) * epsilon;
+      Worst worst, worst_log;
+      for (std::size_t i = 0; i < got.out.size(); ++i) worst.compare(std::int64_t(i), double(got.out[i]), double(expected.out[i]), 2 * relative);
+      for (std::size_t i = 0; i < got.log_sum_exp.size(); ++i)
+        worst_log.compare(std::int64_t(i), double(got.log_sum_exp[i]), double(expected.log_sum_exp[i]), relative + 8 * epsilon * std::abs(double(expected.log_sum_exp[i])));
+      INFO(worst.text());
+      CHECK(worst.factor <= 1);
+      INFO(worst_log.text());
+      CHECK(worst_log.factor <= 1);
+    }
+  }
+}
+
+TEST_CASE("a row's attention is the same for every thread count and whatever rows share the call") {
+  for (Isa const isa : available_isas()) {
+    Cpu one(isa, false, 1), two(isa, false, 2), three(isa, false, 3), seven(isa, false, 7);
+    for (AttentionCase const& c : attention_cases()) {
+      INFO(describe(isa, c));
+      SplitMix64 random(8);
+      Pages pages(c, random);
+      reference::kv_write(pages.write_args());
+      std::vector<float> const q = random_floats(c.rows.size() * std::size_t(c.n_heads) * std::size_t(c.head_dim), random);
+      auto const n = std::int32_t(c.rows.size());
+      auto const run = [&](Cpu& cpu, std::int32_t first, std::int32_t count) {
+        return attention_of(c, pages, q, first, count, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(DType::f16)], a); });
+      };
+      Outputs const all = run(one, 0, n);
+      for (Cpu* cpu : {&two, &three, &seven}) CHECK(same_bits(run(*cpu, 0, n).out, all.out));
+      Outputs single;
+      for (std::int32_t i = 0, step = 1; i < n; i += step, step = step % 18 + 3) {  // below and above the 16 rows that are split by spans
+        Outputs const part = run(two, i, std::min(step, n - i));
+        single.out.insert(single.out.end(), part.out.begin(), part.out.end());
+        single.log_sum_exp.insert(single.log_sum_exp.end(), part.log_sum_exp.begin(), part.log_sum_exp.end());
+      }
+      CHECK(same_bits(single.out, all.out));
+      CHECK(same_bits(single.log_sum_exp, all.log_sum_exp));
+    }
+  }
+}
+
+TEST_CASE("attention with scores far apart, and with large ones, does not overflow") {
+  for (Isa const isa : available_isas()) {
+    Cpu cpu(isa);
+    AttentionCase const c{2, 1, 16, 16, 0, run_of(0, 270, 1)};
+    SplitMix64 random(3);
+    Pages pages(c, random);
+    for (std::size_t i = 0; i < pages.k.size(); ++i) pages.k[i] = i / 16 == 30 ? 200.0f : -200.0f;  // one position has all the weight
+    reference::kv_write(pages.write_args());
+    std::vector<float> const q(2 * 16, 100.0f);
+    Outputs const got = attention_of(c, pages, q, 0, 1, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(DType::f16)], a); });
+    for (std::size_t i = 0; i < 16; ++i) CHECK(got.out[i] == half_to_float(float_to_half(pages.v[30 * 16 + i])));
+    CHECK(got.log_sum_exp[0] == Approx(200.0 * 100 * 16 / 4));
+  }
+}

@@ -1,0 +1,316 @@
+/// The light ops of the CPU tables: norm, rope, activation, sums, gathers, embedding, quantisation, router, combination.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "catch.hpp"
+#include "cpu_cases.hpp"
+#include "tiered/kernels/reference/elementwise.hpp"
+#include "tiered/kernels/reference/embed.hpp"
+#include "tiered/kernels/reference/moe.hpp"
+#include "tiered/kernels/reference/norm.hpp"
+#include "tiered/kernels/reference/quantize.hpp"
+#include "tiered/kernels/reference/rope.hpp"
+
+using namespace tiered_test;
+
+namespace {
+
+/// Rows and row sizes around vector widths and around the parts that threads take.
+struct RowShape {
+  std::int32_t n_rows, dim;
+};
+std::vector<RowShape> const row_shapes = {{1, 1}, {1, 7}, {1, 8}, {2, 9}, {3, 31}, {5, 576}, {12, 640}, {1, 4096}, {70, 333}};
+
+/// Runs `op(cpu)` with several thread counts, compares the bits, and returns the result.
+template <class Op>
+std::vector<float> same_for_all_threads(Isa isa, Op op) {
+  std::vector<float> first;
+  for (int const n_threads : {1, 2, 3, 7}) {
+    Cpu cpu(isa, false, n_threads);
+    std::vector<float> const result = op(cpu);
+    if (n_threads == 1) first = result;
+    CHECK(same_bits(result, first));
+  }
+  return first;
+}
+
+}  // namespace
+
+TEST_CASE("CPU rms_norm") {
+  for (Isa const isa : available_isas()) {
+    for (RowShape const& shape : row_shapes) {
+      std::int32_t const n_rows = shape.n_rows, dim = shape.dim;
+      for (Values const values : {Values::ordinary, Values::zeros, Values::subnormal, Values::large}) {
+        for (bool const weighted : {false, true}) {
+          INFO(name(isa) << ' ' << n_rows << " rows of " << dim << ", " << name(values));
+          SplitMix64 random(1);
+          std::size_t const n = std::size_t(n_rows) * std::size_t(dim);
+          std::vector<float> x = random_floats(n, random, values), weight = random_floats(std::size_t(dim), random), expected = poisoned(n);
+          if (values == Values::large) {  // squares must stay in range, as in the models
+            for (float& v : x) v *= 1e-15f;
+          }
+          RmsNormArgs args{x.data(), weighted ? weight.data() : nullptr, expected.data(), n_rows, dim, 1e-5f};
+          reference::rms_norm(args);
+          std::vector<float> const y = same_for_all_threads(isa, [&](Cpu& cpu) {
+            std::vector<float> out = x;  // in place
+            args.x = args.y = out.data();
+            cpu.run(cpu.table().rms_norm, args);
+            return out;
+          });
+          Worst worst;
+          for (std::size_t i = 0; i < n; ++i)
+            worst.compare(std::int64_t(i), double(y[i]), double(expected[i]), (dim / 16.0 + 8) * epsilon * std::abs(double(expected[i])) + 1e-42);
+          INFO(worst.text());
+          CHECK(worst.factor <= 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("CPU rope") {
+  std::vector<RopeArgs> rope_shapes;
+  for (std::vector<std::int32_t> const& v : std::vector<std::vector<std::int32_t>>{{1, 1, 2, 2}, {3, 2, 64, 64}, {40, 9, 64, 64}, {2, 3, 20, 12}, {5, 1, 600, 600}}) {
+    rope_shapes.push_back({});
+    rope_shapes.back().n_tokens = v[0];
+    rope_shapes.back().n_heads = v[1];
+    rope_shapes.back().head_dim = v[2];
+    rope_shapes.back().n_rot = v[3];
+  }
+  for (Isa const isa : available_isas()) {
+    for (RopeKind const kind : {RopeKind::adjacent, RopeKind::halves}) {
+      for (RopeArgs const& shape : rope_shapes) {
+        std::int32_t const n_tokens = shape.n_tokens, n_heads = shape.n_heads, head_dim = shape.head_dim, n_rot = shape.n_rot;
+        SplitMix64 random(2);
+        std::size_t const n = std::size_t(n_tokens) * std::size_t(n_heads) * std::size_t(head_dim);
+        std::vector<float> const x = random_floats(n, random);
+        std::vector<float> inv_freq(std::size_t(n_rot / 2));
+        for (std::size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] = float(std::pow(10000.0, -2.0 * double(i) / n_rot));
+        std::vector<std::int32_t> positions(static_cast<std::size_t>(n_tokens));
+        for (std::int32_t& p : positions) p = std::int32_t(random.below(30000));
+        positions[0] = 0;
+        std::vector<float> expected = x;
+        RopeArgs args{expected.data(), positions.data(), inv_freq.data(), n_tokens, n_heads, head_dim, n_rot, kind, 1.25f};
+        reference::rope(args);
+        std::vector<float> const y = same_for_all_threads(isa, [&](Cpu& cpu) {
+          std::vector<float> out = x;
+          args.x = out.data();
+          cpu.run(cpu.table().rope, args);
+          return out;
+        });
+        Worst worst;
+        for (std::size_t i = 0; i < n; ++i) {
+          double const position = positions[i / std::size_t(n_heads * head_dim)];
+          // The angle is rounded once, in f32; then come two products and a sum of values of at most 2 * 1.25.
+          worst.compare(std::int64_t(i), double(y[i]), double(expected[i]), 5 * (position * epsilon + 4 * epsilon));
+        }
+        INFO(name(isa) << ' ' << n_tokens << " tokens, " << n_heads << " heads of " << head_dim << ", " << n_rot << " turned; " << worst.text());
+        CHECK(worst.factor <= 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("CPU silu and gelu are right to a few roundings, from the smallest to the largest argument") {
+  for (Isa const isa : available_isas()) {
+    for (Activation const activation : {Activation::silu, Activation::gelu_tanh}) {
+      std::vector<float> gate;
+      for (float v = 1e-38f; v < 1e4f; v *= 1.07f) {
+        gate.push_back(v);
+        gate.push_back(-v);
+      }
+      gate.insert(gate.end(), {0.0f, -0.0f, 1e-42f, 1e30f, -1e30f, std::numeric_limits<float>::infinity()});
+      SplitMix64 random(5);
+      std::vector<float> const up = random_floats(gate.size(), random);
+      std::vector<float> expected = poisoned(gate.size());
+      GatedArgs args{gate.data(), up.data(), expected.data(), std::int64_t(gate.size()), activation};
+      reference::gated(args);
+      std::vector<float> const y = same_for_all_threads(isa, [&](Cpu& cpu) {
+        std::vector<float> out = gate;  // in place
+        args.gate = args.out = out.data();
+        cpu.run(cpu.table().gated, args);
+        return out;
+      });
+      Worst worst;
+      for (std::size_t i = 0; i < gate.size(); ++i) {
+        // Both are g / (1 + e^-z). Rounding z to within 3 steps changes e^-z by 3 |z| steps; the rest is 8 roundings at most.
+        double const g = double(gate[i]), z = activation == Activation::silu ? g : 1.5957691216 * (g + 0.044715 * g * g * g);
+        double const relative = (activation == Activation::silu ? 8 : 8 + 3 * std::abs(std::max(z, -30.0))) * epsilon;
+        // 1 + tanh of the reference is good to 1e-16 of the argument; below -86 kernels may give 0.
+        worst.compare(std::int64_t(i), double(y[i]), double(expected[i]), relative * std::abs(double(expected[i])) + (z < -25 ? 1e-12 : 0) + 1e-15 * std::abs(g));
+      }
+      INFO(name(isa) << (activation == Activation::silu ? " silu" : " gelu") << " of " << (worst.index >= 0 ? gate[std::size_t(worst.index)] : 0) << ": " << worst.text());
+      CHECK(worst.factor <= 1);
+      float const nan = std::numeric_limits<float>::quiet_NaN(), one = 1;
+      float out = 0;
+      Cpu cpu(isa);
+      cpu.run(cpu.table().gated, GatedArgs{&nan, &one, &out, 1, activation});
+      CHECK(std::isnan(out));
+    }
+  }
+}
+
+TEST_CASE("an element of gated does not depend on where its row begins or ends") {
+  for (Isa const isa : available_isas()) {
+    Cpu cpu(isa);
+    SplitMix64 random(5);
+    std::vector<float> const gate = random_floats(101, random), up = random_floats(101, random);
+    std::vector<float> all = poisoned(101), parts = poisoned(101);
+    cpu.run(cpu.table().gated, GatedArgs{gate.data(), up.data(), all.data(), 101, Activation::gelu_tanh});
+    for (std::int64_t i = 0, step = 1; i < 101; i += step, step = step % 11 + 2) {
+      cpu.run(cpu.table().gated, GatedArgs{gate.data() + i, up.data() + i, parts.data() + i, std::min<std::int64_t>(step, 101 - i), Activation::gelu_tanh});
+    }
+    CHECK(same_bits(all, parts));
+  }
+}
+
+TEST_CASE("CPU add and gather are exact") {
+  for (Isa const isa : available_isas()) {
+    for (std::int64_t const n : {1, 7, 8, 1001, 70000}) {
+      SplitMix64 random(6);
+      std::vector<float> const x = random_floats(std::size_t(n), random), y = random_floats(std::size_t(n), random);
+      std::vector<float> expected = y;
+      reference::add(AddArgs{x.data(), expected.data(), n});
+      CHECK(same_bits(expected, same_for_all_threads(isa, [&](Cpu& cpu) {
+                        std::vector<float> out = y;
+                        cpu.run(cpu.table().add, AddArgs{x.data(), out.data(), n});
+                        return out;
+                      })));
+    }
+    for (RowShape const& shape : row_shapes) {
+      std::int32_t const n_rows = shape.n_rows, dim = shape.dim;
+      SplitMix64 random(7);
+      std::vector<float> const x = random_floats(std::size_t(9 * dim), random);
+      std::vector<std::int32_t> index(static_cast<std::size_t>(n_rows));
+      for (std::int32_t& i : index) i = std::int32_t(random.below(9));
+      std::vector<float> expected = poisoned(std::size_t(n_rows * dim));
+      reference::gather(GatherArgs{x.data(), index.data(), expected.data(), n_rows, dim});
+      CHECK(same_bits(expected, same_for_all_threads(isa, [&](Cpu& cpu) {
+                        std::vector<float> out = poisoned(expected.size());
+                        cpu.run(cpu.table().gather, GatherArgs{x.data(), index.data(), out.data(), n_rows, dim});
+                        return out;
+                      })));
+    }
+  }
+}
+
+TEST_CASE("CPU embedding equals the reference bit for bit in every format") {
+  for (Isa const isa : available_isas()) {
+    for (DType const type : all_formats()) {
+      for (float const scale : {1.0f, 25.298221f}) {
+        SplitMix64 random(9);
+        std::int32_t const dim = block_elems(type) == 1 ? 77 : std::int32_t(3 * block_elems(type));
+        std::vector<std::byte> const table = random_weights(type, 10 * dim, random);
+        std::vector<std::int32_t> const tokens = {9, 0, 3, 3, 7};
+        std::vector<float> expected = poisoned(5 * std::size_t(dim));
+        reference::embed(EmbedArgs{table.data(), tokens.data(), expected.data(), 5, dim, scale}, type);
+        INFO(name(isa) << ' ' << name(type));
+        CHECK(same_bits(expected, same_for_all_threads(isa, [&](Cpu& cpu) {
+                          std::vector<float> out = poisoned(expected.size());
+                          cpu.run(cpu.table().embed[std::uint32_t(type)], EmbedArgs{table.data(), tokens.data(), out.data(), 5, dim, scale});
+                          return out;
+                        })));
+      }
+    }
+  }
+}
+
+TEST_CASE("CPU activation blocks equal their definition bit for bit") {
+  for (Isa const isa : available_isas()) {
+    Cpu cpu(isa, false, 3);
+    for (DType const type : {DType::act_q8_32, DType::act_q8_256}) {
+      for (Values const values : {Values::ordinary, Values::zeros, Values::subnormal, Values::large}) {
+        SplitMix64 random(10);
+        std::int32_t const dim = 512, n_rows = 37;
+        std::vector<float> x = random_floats(std::size_t(dim * n_rows), random, values);
+        x[3] = std::numeric_limits<float>::infinity();
+        x[600] = std::numeric_limits<float>::quiet_NaN();
+        x[1025] = std::ldexp(1.0f, -100);  // the border below which a block is zero
+        for (std::size_t i = 1536; i < 2048; ++i) x[i] = std::ldexp(x[i] == 0 ? 1.0f : x[i], -99);
+        for (std::size_t i = 2048; i < 2560; ++i) x[i] = float(i % 255) - 127.0f + 0.5f * float(i % 2);  // ties
+        x[2048] = x[2304] = 127.0f;
+        std::vector<std::byte> got(std::size_t(n_rows) * row_bytes(type, std::uint64_t(dim)), std::byte{0x55}), expected = got;
+        QuantizeArgs args{x.data(), expected.data(), n_rows, dim};
+        reference::quantize(args, type);
+        args.y = got.data();
+        cpu.run(type == DType::act_q8_32 ? cpu.table().quantize_q8_32 : cpu.table().quantize_q8_256, args);
+        std::size_t first = 0;
+        while (first < got.size() && got[first] == expected[first]) ++first;
+        INFO(name(isa) << ' ' << name(type) << ' ' << name(values) << ": first difference in block " << first / block_bytes(type) << ", byte " << first % block_bytes(type));
+        CHECK(first == got.size());
+      }
+    }
+  }
+}
+
+TEST_CASE("CPU router chooses as the reference does, NaN included") {
+  float const nan = std::numeric_limits<float>::quiet_NaN();
+  for (Isa const isa : available_isas()) {
+    for (std::pair<std::int32_t, std::int32_t> const& shape : std::vector<std::pair<std::int32_t, std::int32_t>>{{1, 1}, {4, 4}, {8, 2}, {128, 8}, {60, 5}}) {
+      std::int32_t const n_experts = shape.first, n_used = shape.second;
+      for (Gating const gating : {Gating::softmax, Gating::sigmoid}) {
+        for (bool const biased : {false, true}) {
+          SplitMix64 random(11);
+          std::int32_t const n_tokens = 23;
+          std::vector<float> logits = random_floats(std::size_t(n_tokens * n_experts), random), bias = random_floats(std::size_t(n_experts), random);
+          for (std::int32_t e = 0; e < n_experts; ++e) {
+            logits[std::size_t(e)] = 1.5f;                  // all equal
+            logits[std::size_t(n_experts + e)] = nan;       // nothing to choose by
+            logits[std::size_t(2 * n_experts + e)] *= 1e4f;  // far apart
+          }
+          logits[std::size_t(4 * n_experts - 1)] = nan;
+          std::vector<std::int32_t> ids(std::size_t(n_tokens * n_used), -1), expected_ids = ids;
+          std::vector<float> weights = poisoned(ids.size()), expected_weights = weights;
+          RouteArgs args{logits.data(), biased ? bias.data() : nullptr, expected_ids.data(), expected_weights.data(), n_tokens, n_experts, n_used, gating, !biased, 2.5f};
+          reference::route(args);
+          args.ids = ids.data();
+          args.weights = weights.data();
+          Cpu cpu(isa);
+          cpu.run(cpu.table().route, args);
+          CHECK(ids == expected_ids);
+          for (std::size_t i = 0; i < weights.size(); ++i) {
+            if (std::isnan(expected_weights[i])) {
+              CHECK(std::isnan(weights[i]));
+            } else {
+              CHECK(weights[i] == Approx(double(expected_weights[i])).epsilon(1e-6));
+            }
+          }
+          for (std::int32_t t = 0; t < n_tokens; ++t) {
+            std::set<std::int32_t> const distinct(ids.begin() + t * n_used, ids.begin() + (t + 1) * n_used);
+            CHECK(distinct.size() == std::size_t(n_used));
+            CHECK(*distinct.begin() >= 0);
+            CHECK(*distinct.rbegin() < n_experts);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("CPU combination of experts") {
+  for (Isa const isa : available_isas()) {
+    for (RowShape const& shape : row_shapes) {
+      std::int32_t const n_tokens = shape.n_rows, dim = shape.dim;
+      SplitMix64 random(12);
+      std::int32_t const n_used = 3;
+      std::vector<float> const y = random_floats(std::size_t(n_tokens * n_used * dim), random), weights = random_floats(std::size_t(n_tokens * n_used), random);
+      std::vector<float> expected = poisoned(std::size_t(n_tokens * dim));
+      CombineArgs args{y.data(), weights.data(), expected.data(), n_tokens, n_used, dim};
+      reference::combine(args);
+      std::vector<float> const got = same_for_all_threads(isa, [&](Cpu& cpu) {
+        std::vector<float> out = poisoned(expected.size());
+        args.out = out.data();
+        cpu.run(cpu.table().combine, args);
+        return out;
+      });
+      Worst worst;
+      for (std::size_t i = 0; i < got.size(); ++i) worst.compare(std::int64_t(i), double(got[i]), double(expected[i]), 5 * epsilon * 3 * 4);
+      INFO(worst.text());
+      CHECK(worst.factor <= 1);
+    }
+  }
+}

@@ -1,0 +1,90 @@
+#include "tiered/plan/cost.hpp"
+
+#include <cmath>
+
+#include "catch.hpp"
+#include "fake_model.hpp"
+
+using namespace tiered;
+
+TEST_CASE("costs are not negative, finite and monotone in the rows", "[plan][cost]") {
+  AnalyticCost const cost;
+  SplitMix64 random{7};
+  for (int round = 0; round < 50; ++round) {
+    fake::Model const model{fake::random_spec(random)};
+    ShardTable const table = model.table();
+    for (Shard const& s : table.shards) {
+      PassCost before;
+      for (std::int32_t n : {1, 2, 3, 8, 15, 16, 17, 64, 100, 512, 513, 4096}) {
+        PassCost const now = cost.cost(s, Rows{n, 4096, 1});
+        INFO("kind " << name(s.kind) << " n " << n);
+        REQUIRE(now.host_s >= before.host_s);
+        REQUIRE(now.copy_s >= before.copy_s);
+        REQUIRE(std::isfinite(now.host_s));
+        if (s.kind == ShardKind::embedding) continue;
+        REQUIRE(now.gpu_s >= before.gpu_s);
+        REQUIRE(std::isfinite(now.gpu_s));
+        before = now;
+      }
+    }
+  }
+}
+
+TEST_CASE("a layer's state costs more for more rows, more context, and less within a window", "[plan][cost]") {
+  AnalyticCost const cost;
+  LayerState const full{.bytes_per_token = 2048, .macs_per_position = 4096};
+  LayerState const windowed{.bytes_per_token = 2048, .macs_per_position = 4096, .window = 512};
+  PassCost before;
+  for (std::int32_t n : {1, 16, 64, 512, 1000, 4096, 8192}) {
+    PassCost const now = cost.cost(full, Rows{n, 4096, 1}), less = cost.cost(windowed, Rows{n, 4096, 1});
+    REQUIRE(now.host_s >= before.host_s);
+    REQUIRE(now.gpu_s >= before.gpu_s);
+    REQUIRE(less.host_s <= now.host_s);
+    REQUIRE(less.gpu_s <= now.gpu_s);
+    before = now;
+  }
+  REQUIRE(cost.cost(full, Rows{1, 8192, 1}).host_s > cost.cost(full, Rows{1, 1024, 1}).host_s);
+  // rows.context is of all sequences together: four with a quarter each read as much as one, and do a quarter for each row.
+  REQUIRE(cost.cost(full, Rows{4, 8192, 4}).copy_s == cost.cost(full, Rows{1, 8192, 1}).copy_s);
+  REQUIRE(cost.cost(full, Rows{4, 8192, 4}).host_s == Approx(cost.cost(full, Rows{1, 8192, 1}).host_s).epsilon(0.01));
+}
+
+TEST_CASE("an expert costs what it costs times the probability that any row uses it", "[plan][cost]") {
+  Shard expert;
+  expert.kind = ShardKind::expert;
+  expert.bytes = 1 << 20;
+  expert.macs_per_token = double(1 << 21);
+  expert.use_probability = 0.125;
+  REQUIRE(use_probability(expert, 0) == 0);
+  REQUIRE(use_probability(expert, 1) == Approx(0.125));
+  REQUIRE(use_probability(expert, 2) == Approx(1 - 0.875 * 0.875));
+  REQUIRE(use_probability(expert, 1000) == Approx(1));
+  AnalyticCost const cost;
+  Shard always = expert;
+  always.use_probability = 1;
+  PassCost const one = cost.cost(expert, Rows{1, 1, 1}), sure = cost.cost(always, Rows{1, 1, 1});
+  REQUIRE(one.copy_s == Approx(0.125 * sure.copy_s));
+  REQUIRE(one.host_s == Approx(0.125 * sure.host_s));
+  REQUIRE(one.gpu_s == Approx(0.125 * sure.gpu_s));
+}
+
+TEST_CASE("a device without a kernel for one of a shard's types costs infinitely much", "[plan][cost]") {
+  fake::Model const model{fake::small_dense()};
+  Shard const& attention = model.table().shards[1];
+  REQUIRE((attention.dtypes & dtype_bit(DType::q6_k)) != 0);
+  AnalyticCost cost;
+  cost.capabilities.gpu_matmul &= ~dtype_bit(DType::q6_k);
+  REQUIRE(std::isinf(cost.cost(attention, Rows{}).gpu_s));
+  REQUIRE(std::isfinite(cost.cost(attention, Rows{}).host_s));
+  cost.capabilities = {};
+  cost.capabilities.host_attention = false;
+  REQUIRE(std::isinf(cost.cost(model.table().states[0], Rows{1, 10, 1}).host_s));
+}
+
+TEST_CASE("the head meets one row of a sequence, however long the prompt", "[plan][cost]") {
+  fake::Model const model{fake::small_dense()};
+  Shard const& output = model.table().shards.back();
+  REQUIRE(output.kind == ShardKind::output);
+  AnalyticCost const cost;
+  REQUIRE(cost.cost(output, Rows{512, 512, 1}) == cost.cost(output, Rows{1, 512, 1}));
+}

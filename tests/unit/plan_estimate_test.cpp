@@ -1,0 +1,203 @@
+#include "tiered/plan/estimate.hpp"
+
+#include <algorithm>
+
+#include "catch.hpp"
+#include "fake_model.hpp"
+#include "tiered/plan/cost.hpp"
+#include "tiered/plan/ring_prefetch.hpp"
+
+using namespace tiered;
+
+namespace {
+
+/// A machine of round numbers: 1 GB/s link, no latencies.
+HardwareProfile round_machine() {
+  HardwareProfile h;
+  h.h2d = h.d2h = {{{1, 1e9}}};
+  h.dram_bytes_per_s = 1e12;
+  return h;
+}
+
+struct Case {
+  fake::Model model{spec()};
+  ShardTable table = model.table();
+  HardwareProfile hardware = round_machine();
+  ShardPlan plan;
+  PassCosts costs;
+
+  explicit Case(std::size_t ring_bytes) {
+    plan.shards.resize(table.shards.size());
+    plan.state_in_vram.assign(table.states.size(), 1.f);
+    plan.ring_bytes = ring_bytes;
+    plan.chunk_tokens = plan.block_tokens = 1;
+    costs.shards.assign(table.shards.size(), {10, 1, 0});
+    costs.states.assign(table.states.size(), {2, 1, 0});
+    costs.read_bytes.assign(table.shards.size(), 0);
+  }
+  static fake::Spec spec() {
+    fake::Spec s = fake::small_dense();
+    s.n_layers = 2;
+    return s;
+  }
+  Estimate run() const { return estimate(RingPrefetch{}.schedule(plan, table), plan, table, costs, hardware, Rows{1, 1, 1}); }
+};
+
+}  // namespace
+
+TEST_CASE("on the host, time is the sum of its steps, and the state's attention runs where the state is", "[plan][estimate]") {
+  Case c{0};
+  c.plan.state_in_vram.assign(2, 0.f);
+  Estimate const e = c.run();
+  REQUIRE(e.seconds == Approx(6 * 10 + 2 * 2));  // embedding, 2 x (attention, ffn), output; 2 states
+  REQUIRE(e.host_s == Approx(64));
+  REQUIRE(e.gpu_s == 0);
+  REQUIRE(e.copy_s == 0);
+  REQUIRE(e.bound_s == Approx(64));
+  c.plan.state_in_vram.assign(2, 1.f);
+  c.hardware.hop_latency_s = 0.25;
+  REQUIRE(c.run().seconds == Approx(60 + 2 * (0.25 + 1 + 0.25)));
+}
+
+TEST_CASE("a hop costs its latency and its bytes", "[plan][estimate]") {
+  Case c{0};
+  for (Step const& step : c.table.steps) {
+    if (c.table.shard(step.shard).kind != ShardKind::embedding) c.plan.shards[std::size_t(step.shard)] = {Tier::vram, 1, false};
+  }
+  REQUIRE(c.run().seconds == Approx(10 + 5 + 2).epsilon(1e-5));
+  c.hardware.hop_latency_s = 3;
+  REQUIRE(c.run().seconds == Approx(10 + 3 + 5 + 2).epsilon(1e-5));
+  c.hardware.d2h = {{{1, 1024}}};  // 256 columns of 4 bytes: one second
+  REQUIRE(c.run().seconds == Approx(10 + 3 + 1 + 5 + 2));
+}
+
+TEST_CASE("a copy runs behind compute as far as the ring allows", "[plan][estimate]") {
+  Case c{8 << 20};
+  std::size_t n_streamed_bytes = 0;
+  for (Shard const& s : c.table.shards) {
+    if (s.kind != ShardKind::ffn) continue;
+    c.plan.shards[std::size_t(s.id)] = {Tier::pageable, 1, false};
+    n_streamed_bytes = VramAccount::round_up(s.bytes);
+  }
+  c.plan.state_in_vram.assign(2, 0.f);
+  c.hardware.h2d = {{{1, double(n_streamed_bytes) / 30}}};  // 30 s for a feed-forward, about
+  // Room for both: host 10 + (10 + 2) = 22, copied at 30, run 31, host 31 + 12 = 43, copied at 60, run 61, host 71.
+  Estimate const wide = c.run();
+  REQUIRE(wide.seconds == Approx(71).epsilon(0.01));
+  REQUIRE(wide.copy_s == Approx(60).epsilon(0.01));
+  REQUIRE(wide.copied_bytes == Approx(2.0 * double(n_streamed_bytes)).epsilon(0.01));
+  // Room for one: the second copy begins when the first has run, at 31, and is done at 61; run 62, host 72.
+  c.plan.ring_bytes = n_streamed_bytes;
+  RingPrefetch whole;
+  whole.split_above = 1;
+  Schedule const schedule = whole.schedule(c.plan, c.table);
+  REQUIRE(estimate(schedule, c.plan, c.table, c.costs, c.hardware, Rows{1, 1, 1}).seconds == Approx(72).epsilon(0.01));
+}
+
+TEST_CASE("a shard that goes by rows overlaps its own copy and run", "[plan][estimate]") {
+  Case c{256 << 10};
+  Shard const& output = c.table.shards.back();
+  REQUIRE(output.bytes > (256 << 10));
+  c.plan.shards.back() = {Tier::pageable, 1, false};
+  for (PassCost& cost : c.costs.shards) cost = {0, 0, 0};
+  for (PassCost& cost : c.costs.states) cost = {0, 0, 0};
+  c.costs.shards.back().gpu_s = 10;
+  c.hardware.h2d = {{{1, double(output.bytes) / 10}}};
+  Estimate const e = c.run();
+  REQUIRE(e.copy_s == Approx(10).epsilon(0.01));
+  REQUIRE(e.gpu_s == Approx(10).epsilon(0.01));
+  REQUIRE(e.seconds < 14);
+  REQUIRE(e.seconds >= 10);
+}
+
+TEST_CASE("resident, fetched and host experts of a layer run at the same time", "[plan][estimate]") {
+  fake::Spec spec = fake::small_moe();
+  spec.n_layers = 1;
+  fake::Model const model{spec};
+  ShardTable const table = model.table();
+  ShardPlan plan;
+  plan.shards.resize(table.shards.size());
+  plan.state_in_vram.assign(1, 0.f);
+  plan.chunk_tokens = plan.block_tokens = 1;
+  PassCosts costs;
+  costs.shards.assign(table.shards.size(), {0, 0, 0});
+  costs.states.assign(1, {0, 0, 0});
+  costs.read_bytes.assign(table.shards.size(), 0);
+  ExpertLayers const experts{table.shards};
+  for (std::size_t i = 0; i < experts.ids.size(); ++i) {
+    costs.shards[experts.ids[i]] = {4, 1, 2};
+    if (i < 4) plan.shards[experts.ids[i]] = {Tier::vram, 1, false};
+    if (i >= 4 && i < 12) plan.shards[experts.ids[i]] = {Tier::pageable, 1, true};
+  }
+  plan.cache_bytes = experts.bytes / 4;  // half of the 8 that may enter: half of 8 x 2 s is fetched
+  Estimate const e = estimate(RingPrefetch{}.schedule(plan, table), plan, table, costs, round_machine(), Rows{1, 1, 1});
+  REQUIRE(e.host_s == Approx(16));
+  REQUIRE(e.gpu_s == Approx(12));
+  REQUIRE(e.copy_s == Approx(8));
+  REQUIRE(e.seconds == Approx(16).epsilon(1e-5));
+}
+
+TEST_CASE("blocks repeat a pass, chunks repeat its products, experts meet the whole block", "[plan][estimate]") {
+  fake::Model const model{fake::small_moe()};
+  ShardTable const table = model.table();
+  AnalyticCost const cost;
+  auto shard_cost = [&](Shard const& s, Rows rows) { return cost.cost(s, rows); };
+  auto state_cost = [&](LayerState const& s, Rows rows) { return cost.cost(s, rows); };
+  Rows const rows{64, 64, 1};
+  PassCosts const whole = pass_costs(table, rows, 64, 64, shard_cost, state_cost);
+  PassCosts const chunked = pass_costs(table, rows, 16, 64, shard_cost, state_cost);
+  PassCosts const blocked = pass_costs(table, rows, 16, 16, shard_cost, state_cost);
+  for (Shard const& s : table.shards) {
+    std::size_t const i = std::size_t(s.id);
+    if (s.kind == ShardKind::expert) REQUIRE(chunked.shards[i] == whole.shards[i]);
+    if (s.kind == ShardKind::attention) REQUIRE(chunked.shards[i].gpu_s == Approx(4 * cost.cost(s, Rows{16, 64, 1}).gpu_s));
+    if (s.kind == ShardKind::attention) REQUIRE(blocked.shards[i].gpu_s == Approx(cost.cost(s, Rows{16, 64, 1}).gpu_s));
+    REQUIRE(chunked.shards[i].copy_s == whole.shards[i].copy_s);
+  }
+  REQUIRE(blocked.states[0].host_s == Approx(whole.states[0].host_s / 4));
+  ShardPlan plan;
+  plan.shards.resize(table.shards.size());
+  plan.state_in_vram.assign(table.states.size(), 0.f);
+  plan.chunk_tokens = plan.block_tokens = 16;
+  Schedule const schedule = RingPrefetch{}.schedule(plan, table);
+  double once = 0;
+  for (Step const& step : table.steps) once += blocked.shards[std::size_t(step.shard)].host_s;
+  for (Shard const& s : table.shards) once += s.kind == ShardKind::expert ? blocked.shards[std::size_t(s.id)].host_s : 0;
+  for (PassCost const& state : blocked.states) once += state.host_s;
+  REQUIRE(estimate(schedule, plan, table, blocked, cost.hardware, rows).seconds == Approx(4 * once));
+}
+
+TEST_CASE("nothing is predicted faster than its bound", "[plan][estimate]") {
+  SplitMix64 random{3};
+  AnalyticCost const cost;
+  for (int round = 0; round < 200; ++round) {
+    fake::Model const model{fake::random_spec(random)};
+    ShardTable const table = model.table();
+    ShardPlan plan;
+    plan.shards.resize(table.shards.size());
+    plan.state_in_vram.assign(table.states.size(), 0.f);
+    plan.chunk_tokens = plan.block_tokens = 1;
+    plan.ring_bytes = 4 * VramAccount::round_up(model.bytes());
+    for (Step const& step : table.steps) {
+      if (table.shard(step.shard).kind != ShardKind::embedding && random.below(2) == 0) {
+        plan.shards[std::size_t(step.shard)] = {random.below(2) == 0 ? Tier::vram : Tier::pinned, 1, false};
+      }
+    }
+    Rows const rows{1, 512, 1};
+    PassCosts const costs = pass_costs(
+        table, rows, 1, 1, [&](Shard const& s, Rows r) { return cost.cost(s, r); },
+        [&](LayerState const& s, Rows r) { return cost.cost(s, r); });
+    Schedule const schedule = RingPrefetch{}.schedule(plan, table);
+    Estimate const e = estimate(schedule, plan, table, costs, cost.hardware, rows);
+    REQUIRE(e.seconds >= e.bound_s);
+    REQUIRE(e.bound_s >= std::max({e.copy_s, e.gpu_s, e.host_s}));
+    REQUIRE(e.actions.size() == schedule.size());
+    double copied = 0;  // the copy lane does one thing at a time
+    for (std::size_t i = 0; i < schedule.size(); ++i) {
+      REQUIRE(e.actions[i].begin_s <= e.actions[i].end_s);
+      if (schedule[i].kind != ActionKind::copy) continue;
+      REQUIRE(e.actions[i].begin_s >= copied);
+      copied = e.actions[i].end_s;
+    }
+  }
+}
