@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "tiered/core/units.hpp"
 #include "tiered/kernels/backend.hpp"
@@ -80,7 +80,8 @@ Result measure(CpuBackend& cpu, DType type, std::int32_t n_tokens, std::int32_t 
   std::vector<std::byte> quantized(std::size_t(n_tokens) * row_bytes(activation, std::uint64_t(dim)));
   void const* input = x.data();
   if (activation != DType::f32) {
-    launch(activation == DType::act_q8_32 ? table.quantize_q8_32 : table.quantize_q8_256, QuantizeArgs{x.data(), quantized.data(), n_tokens, dim}, cpu.queue());
+    launch(activation == DType::act_q8_32 ? table.quantize_q8_32 : table.quantize_q8_256,
+           QuantizeArgs{x.data(), quantized.data(), n_tokens, dim}, cpu.queue());
     input = quantized.data();
   }
   std::vector<float> y(std::size_t(n_tokens) * std::size_t(rows));
@@ -127,8 +128,8 @@ int main(int argc, char** argv) {
       if (!only.empty() && only != name(type)) return;
       for (std::int32_t const n_tokens : tokens) {
         Result const r = measure(cpu, type, std::max(1, n_tokens), dim, weights);
-        fmt::print("{:8} {:>7} {:>9.2f} {:>8.0f}% {:>9.1f}\n", name(type), n_tokens, r.weight_bytes / r.seconds / 1e9, 100 * r.weight_bytes / r.seconds / rate,
-                   2 * r.n_products / r.seconds / 1e9);
+        fmt::print("{:8} {:>7} {:>9.2f} {:>8.0f}% {:>9.1f}\n", name(type), n_tokens, r.weight_bytes / r.seconds / 1e9,
+                   100 * r.weight_bytes / r.seconds / rate, 2 * r.n_products / r.seconds / 1e9);
       }
     });
   } catch (std::exception const& error) {

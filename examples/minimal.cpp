@@ -1,6 +1,7 @@
 /// The least that runs a model inside a budget: minimal MODEL.gguf PROMPT [BUDGET, such as 256M]
 #include <cstdio>
 
+#include "tiered/sim.hpp"
 #include "tiered/tiered.hpp"
 
 int main(int argc, char** argv) try {

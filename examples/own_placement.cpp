@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "tiered/sim.hpp"
 #include "tiered/tiered.hpp"
 
 /// Every n-th layer lives in VRAM with its KV cache, as far as there is room; of the others, feed-forward weights are streamed.

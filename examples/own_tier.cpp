@@ -18,7 +18,8 @@ class HugePageTier {
  public:
   explicit HugePageTier(std::size_t capacity_bytes) : capacity_(round_up(capacity_bytes, huge_page)) {
     void* const memory = mmap(nullptr, capacity_ + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) throw tiered::Error(tiered::Errc::out_of_memory, tiered::concat("no address space for ", capacity_, " bytes"));
+    if (memory == MAP_FAILED)
+      throw tiered::Error(tiered::Errc::out_of_memory, tiered::concat("no address space for ", capacity_, " bytes"));
     mapping_ = static_cast<std::byte*>(memory);
     begin_ = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<std::size_t>(memory), huge_page));
     madvise(begin_, capacity_, MADV_HUGEPAGE);
@@ -37,7 +38,8 @@ class HugePageTier {
   tiered::Block allocate(std::size_t bytes, std::size_t alignment) {
     std::size_t const offset = round_up(end_, alignment);
     if (offset > capacity_ || bytes > capacity_ - offset) {
-      throw tiered::Error(tiered::Errc::out_of_memory, tiered::concat("huge pages: ", bytes, " bytes wanted, ", capacity_ - end_, " of ", capacity_, " left"));
+      throw tiered::Error(tiered::Errc::out_of_memory,
+                          tiered::concat("huge pages: ", bytes, " bytes wanted, ", capacity_ - end_, " of ", capacity_, " left"));
     }
     end_ = offset + bytes;
     used_ += bytes;
@@ -108,7 +110,8 @@ int main(int argc, char** argv) try {
   tiered::GgufFile const gguf = tiered::GgufFile::open(argv[1]);
 
   std::string const in_file = run<tiered::CpuPolicies>("file mapping", gguf, prompt, {});
-  std::string const copied = run<HugePagePolicies>("huge pages", gguf, prompt, tiered::CopiedTo<HugePageTier>(HugePageTier(gguf.total_bytes())));
+  std::string const copied =
+      run<HugePagePolicies>("huge pages", gguf, prompt, tiered::CopiedTo<HugePageTier>(HugePageTier(gguf.total_bytes())));
   std::printf("\n%s%s\n\nThe two texts are %s.\n", prompt.c_str(), copied.c_str(), copied == in_file ? "the same" : "DIFFERENT");
   return copied == in_file ? 0 : 1;
 } catch (tiered::Error const& e) {

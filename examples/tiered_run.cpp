@@ -17,6 +17,7 @@
 #include "cli/prompt.hpp"
 #include "cli/report.hpp"
 #include "cli/terminal.hpp"
+#include "tiered/sim.hpp"
 #include "tiered/tiered.hpp"
 
 namespace {
@@ -146,15 +147,17 @@ void generate(Engine& engine, tiered::Tokenizer const& tokenizer, Prompt const& 
 void check_budget(Options const& o) {
   std::optional<std::uint64_t> const available = available_memory();
   if (o.vram_bytes && available && *o.vram_bytes > *available) {
-    throw tiered::Error(tiered::Errc::over_budget, concat("--vram ", format_bytes(*o.vram_bytes), " is more than the ", format_bytes(*available),
-                                                          " of memory that are available here; the simulated device has no other (--plan alone works)"));
+    throw tiered::Error(tiered::Errc::over_budget,
+                        concat("--vram ", format_bytes(*o.vram_bytes), " is more than the ", format_bytes(*available),
+                               " of memory that are available here; the simulated device has no other (--plan alone works)"));
   }
 }
 
 void check_context(Prompt const& prompt, std::int32_t context, Options const& o) {
   std::size_t const n = prompt.tokens.size(), needed = n + (o.n_predict == 0 ? 0 : 1);
   if (needed <= std::size_t(context)) return;
-  throw tiered::Error(tiered::Errc::over_budget, concat("the prompt has ", n, " tokens, the context ", context, ": nothing was cut; -c ", needed, " or more would take it"));
+  throw tiered::Error(tiered::Errc::over_budget, concat("the prompt has ", n, " tokens, the context ", context, ": nothing was cut; -c ",
+                                                        needed, " or more would take it"));
 }
 
 void announce(tiered::GgufFile const& gguf, tiered::Transformer const& model, tiered::EnginePlans const& plans, Options const& o) {
@@ -162,17 +165,20 @@ void announce(tiered::GgufFile const& gguf, tiered::Transformer const& model, ti
   say(concat(describe(gguf, model.config()), '\n', describe_device(o, plans.vram_bytes), '\n'));
   if (plans.vram_bytes > 0) say(describe_plan(plans.tiers.front(), model.table()));
   if (plans.max_context > trained) {
-    say(concat("tiered-run: warning: -c ", plans.max_context, " is more than the ", trained, " tokens that the model was trained for: expect nonsense beyond them\n"));
+    say(concat("tiered-run: warning: -c ", plans.max_context, " is more than the ", trained,
+               " tokens that the model was trained for: expect nonsense beyond them\n"));
   }
 }
 
 /// --plan: no engine, no weights.
 template <class P>
-void print_plan(tiered::GgufFile const& gguf, tiered::Transformer const& model, tiered::EngineOptions const& engine_options, Options const& o) {
+void print_plan(tiered::GgufFile const& gguf, tiered::Transformer const& model, tiered::EngineOptions const& engine_options,
+                Options const& o) {
   tiered::KernelTable const& kernels = tiered::cpu_kernels(tiered::best_isa(), o.f32_activations);
   tiered::EnginePlans const plans = tiered::make_plans<P>(model, engine_options, policy_values<P>(o), kernels);
   TextOutput out;
-  out.write(concat(describe(gguf, model.config()), '\n', describe_device(o, plans.vram_bytes), "\ncontext ", plans.max_context, " tokens\n", plan_report(plans, model.table(), o)));
+  out.write(concat(describe(gguf, model.config()), '\n', describe_device(o, plans.vram_bytes), "\ncontext ", plans.max_context, " tokens\n",
+                   plan_report(plans, model.table(), o)));
 }
 
 template <class P>
@@ -201,7 +207,8 @@ ExitCode run(tiered::GgufFile const& gguf, Options const& o) {
   tiered::Engine<P> engine(model, options, policy_values<P>(o));
   announce(gguf, *model, engine.plans(), o);
   check_context(prompt, engine.max_context(), o);
-  say(concat("context ", engine.max_context(), " tokens, ", engine.machine().host->n_threads(), " threads, ", engine.machine().host->kernels().name, " kernels"));
+  say(concat("context ", engine.max_context(), " tokens, ", engine.machine().host->n_threads(), " threads, ",
+             engine.machine().host->kernels().name, " kernels"));
   say(o.temperature > 0 ? concat(", seed ", o.seed, "\n\n") : ", greedy\n\n");
   page_in(gguf);
   stats.load_s = now_s() - start;
@@ -213,8 +220,10 @@ ExitCode run(tiered::GgufFile const& gguf, Options const& o) {
     stats.host_kv_bytes = s.host_kv_bytes;
     stats.experts = s.experts;
     progress.clear();
-    if (o.stats) say(to_text(stats));
-    else if (stats.stopped.starts_with("the context")) say(concat("tiered-run: stopped: ", stats.stopped, '\n'));
+    if (o.stats)
+      say(to_text(stats));
+    else if (stats.stopped.starts_with("the context"))
+      say(concat("tiered-run: stopped: ", stats.stopped, '\n'));
   };
   Interrupt::Watch const watch(engine.cancel_token());
   try {

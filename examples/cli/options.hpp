@@ -2,19 +2,22 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/core/units.hpp"
+#include "tiered/plan/any_policy.hpp"
 #include "tiered/version.hpp"
 
 namespace app {
@@ -24,11 +27,15 @@ enum ExitCode : int { ok = 0, failed = 1, usage = 2, file_error = 3, unsupported
 
 constexpr ExitCode exit_code(tiered::Errc code) {
   switch (code) {
-    case tiered::Errc::bad_file: case tiered::Errc::not_found: case tiered::Errc::io: return file_error;
+    case tiered::Errc::bad_file:
+    case tiered::Errc::not_found:
+    case tiered::Errc::io: return file_error;
     case tiered::Errc::unsupported: return unsupported;
-    case tiered::Errc::out_of_memory: case tiered::Errc::over_budget: return does_not_fit;
+    case tiered::Errc::out_of_memory:
+    case tiered::Errc::over_budget: return does_not_fit;
     case tiered::Errc::cancelled: return interrupted;
-    case tiered::Errc::device: case tiered::Errc::precondition: return failed;
+    case tiered::Errc::device:
+    case tiered::Errc::precondition: return failed;
   }
   return failed;
 }
@@ -123,40 +130,63 @@ inline constexpr std::pair<std::string_view, std::string_view> unknown_flags[] =
     {"--conversation", "for one question and its answer: --chat"},
 };
 
-inline void add_options(CLI::App& app, Options& o, std::string& vram, std::int64_t& seed) {
-  app.add_option("-m,--model", o.model, "The model, a GGUF file; of a split one any part")->type_name("FILE")->required()->group("What to run");
-  auto* const prompt = app.add_option("-p,--prompt", o.prompt, "The prompt; \\n, \\t, \\\" and \\\\ in it are escapes")->type_name("TEXT")->group("What to run");
-  app.add_option("-f,--file", o.prompt_file, "The prompt is this file's text, less one line end; without -p and -f it is read from standard input")
-      ->type_name("FILE")->excludes(prompt)->group("What to run");
-  app.add_flag("!--no-escape", o.escapes, "Take -p as it is")->group("What to run");
-  auto* const chat = app.add_flag("--chat", o.chat, "The prompt is a question to a chat model: it is put into the file's own template (ChatML)")->group("What to run");
-  app.add_option("--system-prompt", o.system_prompt, "With --chat (also: -sys)")->type_name("TEXT")->needs(chat)->group("What to run");
-  app.add_flag("!--no-display-prompt", o.display_prompt, "Print the continuation only (without --chat the prompt is printed first)")->group("What to run");
+inline void add_what_to_run(CLI::App& app, Options& o) {
+  app.option_defaults()->group("What to run");
+  app.add_option("-m,--model", o.model, "The model, a GGUF file; of a split one any part")->type_name("FILE")->required();
+  auto* const prompt = app.add_option("-p,--prompt", o.prompt, "The prompt; \\n, \\t, \\\" and \\\\ in it are escapes")->type_name("TEXT");
+  char const* const file_help = "The prompt is this file's text, less one line end; without -p and -f it is read from standard input";
+  app.add_option("-f,--file", o.prompt_file, file_help)->type_name("FILE")->excludes(prompt);
+  app.add_flag("!--no-escape", o.escapes, "Take -p as it is");
+  auto* const chat = app.add_flag("--chat", o.chat, "The prompt is a question: it is put into the model's own template (ChatML)");
+  app.add_option("--system-prompt", o.system_prompt, "With --chat (also: -sys)")->type_name("TEXT")->needs(chat);
+  app.add_flag("!--no-display-prompt", o.display_prompt, "Print the continuation only (without --chat the prompt comes first)");
+}
 
-  app.add_option("--vram", vram, "Budget of device memory, as in 2G; without it there is no device and all is done on the CPU")->type_name("SIZE")->group("Where to run");
+inline void add_where_to_run(CLI::App& app, Options& o, std::string& vram) {
+  app.option_defaults()->group("Where to run");
+  app.add_option("--vram", vram, "Budget of device memory, as in 2G; without it there is no device and all is done on the CPU")
+      ->type_name("SIZE");
+  std::vector<std::string> const names(std::begin(tiered::placement_names), std::end(tiered::placement_names));
   app.add_option("--placement", o.placement, "What lives in the budget: all_vram, attention_first, seconds_per_byte or stream_all")
-      ->check(CLI::IsMember({"all_vram", "attention_first", "seconds_per_byte", "stream_all"}))->type_name("NAME")->capture_default_str()->group("Where to run");
-  app.add_flag("--plan", o.plan_only, "Print the plan to standard output and stop; no weights are read")->group("Where to run");
+      ->check(CLI::IsMember(names))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_flag("--plan", o.plan_only, "Print the plan to standard output and stop; no weights are read");
   app.add_option("-c,--ctx-size", o.context, "Most tokens of prompt and text together; 0: the trained length, at most 32768")
-      ->check(CLI::Range(0, 1 << 24))->type_name("N")->capture_default_str()->group("Where to run");
+      ->check(CLI::Range(0, 1 << 24))
+      ->type_name("N")
+      ->capture_default_str();
   app.add_option("-t,--threads", o.n_threads, "CPU threads; 0: one for each physical core that may be used")
-      ->check(CLI::Range(-1, 1024))->type_name("N")->capture_default_str()->group("Where to run");
-  app.add_flag("--f32-activations", o.f32_activations, "Multiply with 32-bit activations: slower, for comparisons")->group("Where to run");
+      ->check(CLI::Range(-1, 1024))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_flag("--f32-activations", o.f32_activations, "Multiply with 32-bit activations: slower, for comparisons");
+}
 
+inline void add_what_comes_out(CLI::App& app, Options& o, std::int64_t& seed) {
+  app.option_defaults()->group("What comes out");
   app.add_option("-n,--n-predict,--predict", o.n_predict, "Most tokens to generate; -1: until the model ends or the context is full")
-      ->check(CLI::Range(-2, 0x7fffffff))->type_name("N")->capture_default_str()->group("What comes out");
-  app.add_option("--temp", o.temperature, "Temperature; 0: always the likeliest token")->check(CLI::Range(0.f, 1000.f))->type_name("X")->capture_default_str()->group("What comes out");
-  app.add_option("--top-k", o.top_k, "Draw among the k likeliest tokens; 0: all")->type_name("N")->capture_default_str()->group("What comes out");
+      ->check(CLI::Range(-2, 0x7fffffff))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--temp", o.temperature, "Temperature; 0: always the likeliest token")
+      ->check(CLI::Range(0.f, 1000.f))
+      ->type_name("X")
+      ->capture_default_str();
+  app.add_option("--top-k", o.top_k, "Draw among the k likeliest tokens; 0: all")->type_name("N")->capture_default_str();
   app.add_option("--top-p", o.top_p, "and of these among the fewest that have probability p together; 1: all")
-      ->check(CLI::Range(0.f, 1.f))->type_name("X")->capture_default_str()->group("What comes out");
-  app.add_option("-s,--seed", seed, "Of the draws; -1: a new one each time, which is printed")->type_name("N")->capture_default_str()->group("What comes out");
-  app.add_flag("--ignore-eos", o.ignore_eos, "Never let the model end its text")->group("What comes out");
-  app.add_flag("--stats", o.stats, "Print times, tokens/s and memory to stderr at the end")->group("What comes out");
+      ->check(CLI::Range(0.f, 1.f))
+      ->type_name("X")
+      ->capture_default_str();
+  app.add_option("-s,--seed", seed, "Of the draws; -1: a new one each time, which is printed")->type_name("N")->capture_default_str();
+  app.add_flag("--ignore-eos", o.ignore_eos, "Never let the model end its text");
+  app.add_flag("--stats", o.stats, "Print times, tokens/s and memory to stderr at the end");
 }
 
 inline std::uint64_t random_seed() {
-  std::random_device source;
-  return source();  // 32 bits are enough, and short to type again
+  std::uint32_t seed = 0;  // 32 bits are enough, and short to type again
+  if (getentropy(&seed, sizeof seed) != 0) throw tiered::Error(tiered::Errc::device, "the system gives no random numbers: choose a --seed");
+  return seed;
 }
 
 /// Errors of the parser in one line; what users of other programs expect gets an answer instead of a refusal.
@@ -176,11 +206,15 @@ inline Options parse_options(int argc, char const* const* argv) {
   Options o;
   std::string vram;
   std::int64_t seed = -1;
-  CLI::App app{tiered::concat("tiered-run ", tiered::version_text, ": text from a GGUF language model, inside a budget of device memory.\n"), "tiered-run"};
+  CLI::App app{
+      tiered::concat("tiered-run ", tiered::version_text, ": text from a GGUF language model, inside a budget of device memory.\n"),
+      "tiered-run"};
   app.set_version_flag("--version", tiered::concat("tiered-run ", tiered::version_text));
   app.formatter(std::make_shared<detail::HelpFormatter>());
   app.footer(help_footer);
-  detail::add_options(app, o, vram, seed);
+  detail::add_what_to_run(app, o);
+  detail::add_where_to_run(app, o, vram);
+  detail::add_what_comes_out(app, o, seed);
   std::vector<std::string> arguments(argv + 1, argv + argc);
   for (std::string& argument : arguments) {
     if (argument == "-sys") argument = "--system-prompt";  // one dash and three letters: llama.cpp's users know it so

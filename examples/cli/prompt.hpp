@@ -13,7 +13,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "cli/options.hpp"
+#include "options.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/io/chat_template.hpp"
@@ -50,7 +50,8 @@ inline std::string read_file(std::string const& path) {
   int const descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
     int const reason = errno;
-    throw tiered::Error(reason == ENOENT ? tiered::Errc::not_found : tiered::Errc::io, tiered::concat("prompt file ", path, ": ", std::strerror(reason)));
+    throw tiered::Error(reason == ENOENT ? tiered::Errc::not_found : tiered::Errc::io,
+                        tiered::concat("prompt file ", path, ": ", std::strerror(reason)));
   }
   struct Closer {
     int descriptor;
@@ -87,9 +88,13 @@ inline std::string in_template(tiered::GgufFile const& gguf, Options const& o, s
     return tiered::chat_template_from_gguf(gguf).render(messages);
   } catch (tiered::Error const& e) {
     if (e.code() == tiered::Errc::not_found) {
-      throw tiered::Error(tiered::Errc::unsupported, "--chat: this model has no chat template. Without --chat the prompt is taken as it is");
+      throw tiered::Error(tiered::Errc::unsupported,
+                          "--chat: this model has no chat template. Without --chat the prompt is taken as it is");
     }
-    throw tiered::Error(e.code(), tiered::concat("--chat: ", e.what(), ". Without --chat the prompt is taken as it is, so you can write the markers of this family into it yourself"));
+    throw tiered::Error(
+        e.code(),
+        tiered::concat("--chat: ", e.what(),
+                       ". Without --chat the prompt is taken as it is, so you can write the markers of this family into it yourself"));
   }
 }
 
@@ -107,7 +112,9 @@ inline Prompt make_prompt(tiered::GgufFile const& gguf, tiered::Tokenizer const&
   }
   prompt.tokens = tokenizer.encode(text, {.parse_special = true});
   if (prompt.tokens.empty() && tokenizer.bos() >= 0) prompt.tokens.push_back(tokenizer.bos());
-  if (prompt.tokens.empty()) throw UsageError{text.empty() ? "the prompt is empty, and this model has no token to begin a text with" : "this model has no token for any byte of the prompt"};
+  if (prompt.tokens.empty())
+    throw UsageError{text.empty() ? "the prompt is empty, and this model has no token to begin a text with"
+                                  : "this model has no token for any byte of the prompt"};
   if (o.display_prompt) prompt.shown = text;
   return prompt;
 }

@@ -59,7 +59,8 @@ class Interrupt {
 /// "reading the prompt: 512 of 4096 tokens" on one line that is taken away in the end; nothing where stderr is no terminal.
 class Progress {
  public:
-  explicit Progress(std::string what, std::string unit = "") : what_(std::move(what)), unit_(std::move(unit)), shown_(isatty(STDERR_FILENO) != 0) {}
+  explicit Progress(std::string what, std::string unit = "")
+      : what_(std::move(what)), unit_(std::move(unit)), shown_(isatty(STDERR_FILENO) != 0) {}
   ~Progress() { clear(); }
   Progress(Progress const&) = delete;
   Progress& operator=(Progress const&) = delete;

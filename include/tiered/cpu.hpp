@@ -2,7 +2,9 @@
 /// program: it defines functions, and takes a while to compile.
 #pragma once
 
+#include "tiered/kernels/cpu/detail/team_impl.hpp"
 #include "tiered/kernels/cpu/instantiate.hpp"
+#include "tiered/memory/detail/lane_impl.hpp"
 
 namespace tiered::cpu {
 namespace baseline {

@@ -1,4 +1,5 @@
-/// All of tiered for programs that run models: no CUDA, Eigen, Asio or JSON behind it. Link tiered::cpu, or include
+/// All of tiered for programs that run models: no CUDA, Eigen, Asio or JSON behind it, and
+/// no simulated device (tiered/sim.hpp). Link tiered::cpu, or include
 /// tiered/cpu.hpp in one source file.
 #pragma once
 
@@ -8,7 +9,6 @@
 #include "tiered/engine/engine.hpp"
 #include "tiered/engine/policies.hpp"
 #include "tiered/engine/sampler.hpp"
-#include "tiered/engine/sim_policies.hpp"
 #include "tiered/io/chat_template.hpp"
 #include "tiered/io/gguf.hpp"
 #include "tiered/io/host_weights.hpp"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""tiered-run as its users meet it: exit codes, what goes where, interrupts, refusals. Needs Python alone, no network.
+"""tiered-run as its users meet it: exit codes, what goes where, interrupts, refusals; and the other examples beside it.
+Needs Python alone, no network.
 
 cli_test.py PROGRAM [unittest options]
 """
@@ -221,7 +222,7 @@ class Budget(Case):
         self.check(run("-m", TINY, "-p", "a", "-n", "1", "--vram", "1K"), 0, "everything on the CPU")
 
     def test_more_than_there_is(self):
-        available = next(line for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
+        available = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
         too_much = int(available.split()[1]) * 1024 * 3
         self.check(run("-m", TINY, "-p", "a", "--vram", str(too_much)), 5, "--vram", "iB", "available")
         result = run("-m", TINY, "--vram", str(too_much), "--plan")
@@ -343,9 +344,8 @@ class Signals(Case):
         os.close(write_end)
 
         def status(key):
-            for line in open(f"/proc/{process.pid}/status"):
-                if line.startswith(key + ":"):
-                    return line.split()[1]
+            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            return next(line.split()[1] for line in lines if line.startswith(key + ":"))
 
         while b"greedy" not in process.stderr.readline():
             self.assertIsNone(process.poll())
@@ -394,6 +394,36 @@ class Streams(Case):
         self.assertEqual(process.wait(timeout=60), 0)
         self.assertIn(b"reading the prompt", shown)
         os.close(ours)
+
+
+class Examples(Case):
+    """The programs that people copy from, which lie beside tiered-run."""
+
+    def example(self, name, *args):
+        program = Path(PROGRAM).parent / name
+        if not program.exists():
+            self.skipTest(f"{name} is not built")
+        return subprocess.run([program, *map(str, args)], capture_output=True, timeout=300)
+
+    def test_each_says_how_it_is_used(self):
+        for name in ["minimal", "own_placement", "own_tier"]:
+            with self.subTest(name=name):
+                result = self.example(name)
+                self.assertEqual((result.returncode, result.stdout), (2, b""))
+                self.assertIn(b"usage: " + name.encode(), result.stderr)
+
+    def test_minimal(self):
+        result = self.example("minimal", TINY, "abc", "64K")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(b" of 64.0 KiB)", result.stdout)
+        self.assertEqual(self.example("minimal", self.folder / "none.gguf", "abc").returncode, 1)
+
+    def test_own_policies_give_the_same_text(self):
+        for name, *args in [("own_placement", TINY, "200K"), ("own_placement", MOE, "200K", "abc"), ("own_tier", TINY), ("own_tier", MOE, "abc")]:
+            with self.subTest(name=name, args=args):
+                result = self.example(name, *args)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn(b"The two texts are the same.", result.stdout)
 
 
 if __name__ == "__main__":

@@ -55,17 +55,15 @@ std::vector<AttentionCase> attention_cases() {
 /// Keys and values of several sequences in pages, with NaN wherever nothing was written.
 class Pages {
  public:
-  Pages(AttentionCase const& c, SplitMix64& random) : case_(c) {
+  Pages(AttentionCase const& c, DType kv, SplitMix64& random) : case_(c) {
     std::int32_t n_tables = 0;
     for (KvRow const row : c.rows) {
       n_tables = std::max(n_tables, row.table + 1);
       max_position = std::max(max_position, row.position);
     }
     std::size_t const n_pages = std::size_t(max_position / c.page_tokens + 1);
-    page_bytes_ = std::size_t(c.n_kv_heads) * std::size_t(c.page_tokens) * std::size_t(c.head_dim) * 2;
-    bytes.resize(std::size_t(n_tables) * 2 * n_pages * page_bytes_);
-    auto* const halves = reinterpret_cast<std::uint16_t*>(bytes.data());
-    std::fill(halves, halves + bytes.size() / 2, std::uint16_t(0x7e00));
+    page_bytes_ = std::size_t(c.n_kv_heads) * std::size_t(c.page_tokens) * row_bytes(kv, std::uint64_t(c.head_dim));
+    bytes.resize(std::size_t(n_tables) * 2 * n_pages * page_bytes_, std::byte{0xff});
     pointers_.resize(std::size_t(n_tables) * 2 * n_pages);
     for (std::size_t i = 0; i < pointers_.size(); ++i) pointers_[i] = bytes.data() + i * page_bytes_;
     for (std::size_t t = 0; t < std::size_t(n_tables); ++t) {
@@ -79,7 +77,8 @@ class Pages {
     v = random_floats(n, random);
   }
   KvWriteArgs write_args() const {
-    return {k.data(), v.data(), written.data(), tables.data(), std::int32_t(written.size()), case_.n_kv_heads, case_.head_dim, case_.page_tokens};
+    return {k.data(),         v.data(),       written.data(),   tables.data(), std::int32_t(written.size()),
+            case_.n_kv_heads, case_.head_dim, case_.page_tokens};
   }
   std::vector<std::byte> bytes;
   std::vector<KvTable> tables;
@@ -99,7 +98,8 @@ struct Outputs {
 
 /// `attend` gets the arguments, all rows at once.
 template <class Attend>
-Outputs attention_of(AttentionCase const& c, Pages const& pages, std::vector<float> const& q, std::int32_t first, std::int32_t n, Attend attend) {
+Outputs attention_of(AttentionCase const& c, Pages const& pages, std::vector<float> const& q, std::int32_t first, std::int32_t n,
+                     Attend attend) {
   std::size_t const row = std::size_t(c.n_heads) * std::size_t(c.head_dim);
   Outputs result{poisoned(std::size_t(n) * row), poisoned(std::size_t(n) * std::size_t(c.n_heads))};
   std::int32_t max_position = 0;
@@ -124,9 +124,11 @@ Outputs attention_of(AttentionCase const& c, Pages const& pages, std::vector<flo
   return result;
 }
 
-std::string describe(Isa isa, AttentionCase const& c) {
-  return concat(name(isa), ": ", c.n_heads, " on ", c.n_kv_heads, " heads of ", c.head_dim, ", pages of ", c.page_tokens, ", window ", c.window, ", ",
-                c.rows.size(), " rows, the last at ", c.rows.back().position);
+constexpr DType kv_types[] = {DType::f16, DType::f32};
+
+std::string describe(Isa isa, DType kv, AttentionCase const& c) {
+  return concat(name(isa), ' ', name(kv), ": ", c.n_heads, " on ", c.n_kv_heads, " heads of ", c.head_dim, ", pages of ", c.page_tokens,
+                ", window ", c.window, ", ", c.rows.size(), " rows, the last at ", c.rows.back().position);
 }
 
 }  // namespace
@@ -134,13 +136,15 @@ std::string describe(Isa isa, AttentionCase const& c) {
 TEST_CASE("KV pages are written as the reference writes them, and nothing else is") {
   for (Isa const isa : available_isas()) {
     Cpu cpu(isa);
-    for (AttentionCase const& c : attention_cases()) {
-      INFO(describe(isa, c));
-      SplitMix64 random(4), same(4);
-      Pages ours(c, random), theirs(c, same);
-      cpu.run(cpu.table().kv_write[std::uint32_t(DType::f16)], ours.write_args());
-      reference::kv_write(theirs.write_args());
-      CHECK(ours.bytes == theirs.bytes);
+    for (DType const kv : kv_types) {
+      for (AttentionCase const& c : attention_cases()) {
+        INFO(describe(isa, kv, c));
+        SplitMix64 random(4), same(4);
+        Pages ours(c, kv, random), theirs(c, kv, same);
+        cpu.run(cpu.table().kv_write[std::uint32_t(kv)], ours.write_args());
+        reference::kv_write(theirs.write_args(), kv);
+        CHECK(ours.bytes == theirs.bytes);
+      }
     }
   }
 }
@@ -148,27 +152,32 @@ TEST_CASE("KV pages are written as the reference writes them, and nothing else i
 TEST_CASE("CPU attention equals the reference, whatever lies where nothing was written") {
   for (Isa const isa : available_isas()) {
     Cpu cpu(isa);
-    for (AttentionCase const& c : attention_cases()) {
-      INFO(describe(isa, c));
-      SplitMix64 random(8);
-      Pages pages(c, random);
-      reference::kv_write(pages.write_args());
-      std::vector<float> const q = random_floats(c.rows.size() * std::size_t(c.n_heads) * std::size_t(c.head_dim), random);
-      auto const n = std::int32_t(c.rows.size());
-      Outputs const got = attention_of(c, pages, q, 0, n, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(DType::f16)], a); });
-      Outputs const expected = attention_of(c, pages, q, 0, n, [](AttentionArgs const& a) { reference::attention(a); });
-      // |q|, |k|, |v| <= 2: a score is off by at most (head_dim / 8 + 5) roundings of scale * 4 head_dim, and as much relatively is its
-      // exponential, on top of the exponential's own error; sums add a rounding for each of their steps, and |out| <= 2.
-      double const score_error = (c.head_dim / 8 + 5) * epsilon * 4 * std::sqrt(double(c.head_dim));
-      double const relative = 2 * (score_error + 8 * epsilon) + (pages.max_position + 40) * epsilon;
-      Worst worst, worst_log;
-      for (std::size_t i = 0; i < got.out.size(); ++i) worst.compare(std::int64_t(i), double(got.out[i]), double(expected.out[i]), 2 * relative);
-      for (std::size_t i = 0; i < got.log_sum_exp.size(); ++i)
-        worst_log.compare(std::int64_t(i), double(got.log_sum_exp[i]), double(expected.log_sum_exp[i]), relative + 8 * epsilon * std::abs(double(expected.log_sum_exp[i])));
-      INFO(worst.text());
-      CHECK(worst.factor <= 1);
-      INFO(worst_log.text());
-      CHECK(worst_log.factor <= 1);
+    for (DType const kv : kv_types) {
+      for (AttentionCase const& c : attention_cases()) {
+        INFO(describe(isa, kv, c));
+        SplitMix64 random(8);
+        Pages pages(c, kv, random);
+        reference::kv_write(pages.write_args(), kv);
+        std::vector<float> const q = random_floats(c.rows.size() * std::size_t(c.n_heads) * std::size_t(c.head_dim), random);
+        auto const n = std::int32_t(c.rows.size());
+        Outputs const got =
+            attention_of(c, pages, q, 0, n, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(kv)], a); });
+        Outputs const expected = attention_of(c, pages, q, 0, n, [&](AttentionArgs const& a) { reference::attention(a, kv); });
+        // |q|, |k|, |v| <= 2: a score is off by at most (head_dim / 8 + 5) roundings of scale * 4 head_dim, and as much relatively is its
+        // exponential, on top of the exponential's own error; sums add a rounding for each of their steps, and |out| <= 2.
+        double const score_error = (c.head_dim / 8 + 5) * epsilon * 4 * std::sqrt(double(c.head_dim));
+        double const relative = 2 * (score_error + 8 * epsilon) + (pages.max_position + 40) * epsilon;
+        Worst worst, worst_log;
+        for (std::size_t i = 0; i < got.out.size(); ++i)
+          worst.compare(std::int64_t(i), double(got.out[i]), double(expected.out[i]), 2 * relative);
+        for (std::size_t i = 0; i < got.log_sum_exp.size(); ++i)
+          worst_log.compare(std::int64_t(i), double(got.log_sum_exp[i]), double(expected.log_sum_exp[i]),
+                            relative + 8 * epsilon * std::abs(double(expected.log_sum_exp[i])));
+        INFO(worst.text());
+        CHECK(worst.factor <= 1);
+        INFO(worst_log.text());
+        CHECK(worst_log.factor <= 1);
+      }
     }
   }
 }
@@ -176,26 +185,29 @@ TEST_CASE("CPU attention equals the reference, whatever lies where nothing was w
 TEST_CASE("a row's attention is the same for every thread count and whatever rows share the call") {
   for (Isa const isa : available_isas()) {
     Cpu one(isa, false, 1), two(isa, false, 2), three(isa, false, 3), seven(isa, false, 7);
-    for (AttentionCase const& c : attention_cases()) {
-      INFO(describe(isa, c));
-      SplitMix64 random(8);
-      Pages pages(c, random);
-      reference::kv_write(pages.write_args());
-      std::vector<float> const q = random_floats(c.rows.size() * std::size_t(c.n_heads) * std::size_t(c.head_dim), random);
-      auto const n = std::int32_t(c.rows.size());
-      auto const run = [&](Cpu& cpu, std::int32_t first, std::int32_t count) {
-        return attention_of(c, pages, q, first, count, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(DType::f16)], a); });
-      };
-      Outputs const all = run(one, 0, n);
-      for (Cpu* cpu : {&two, &three, &seven}) CHECK(same_bits(run(*cpu, 0, n).out, all.out));
-      Outputs single;
-      for (std::int32_t i = 0, step = 1; i < n; i += step, step = step % 18 + 3) {  // below and above the 16 rows that are split by spans
-        Outputs const part = run(two, i, std::min(step, n - i));
-        single.out.insert(single.out.end(), part.out.begin(), part.out.end());
-        single.log_sum_exp.insert(single.log_sum_exp.end(), part.log_sum_exp.begin(), part.log_sum_exp.end());
+    for (DType const kv : kv_types) {
+      for (AttentionCase const& c : attention_cases()) {
+        INFO(describe(isa, kv, c));
+        SplitMix64 random(8);
+        Pages pages(c, kv, random);
+        reference::kv_write(pages.write_args(), kv);
+        std::vector<float> const q = random_floats(c.rows.size() * std::size_t(c.n_heads) * std::size_t(c.head_dim), random);
+        auto const n = std::int32_t(c.rows.size());
+        auto const run = [&](Cpu& cpu, std::int32_t first, std::int32_t count) {
+          return attention_of(c, pages, q, first, count,
+                              [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(kv)], a); });
+        };
+        Outputs const all = run(one, 0, n);
+        for (Cpu* cpu : {&two, &three, &seven}) CHECK(same_bits(run(*cpu, 0, n).out, all.out));
+        Outputs single;
+        for (std::int32_t i = 0, step = 1; i < n; i += step, step = step % 18 + 3) {  // below and above the 16 rows that are split by spans
+          Outputs const part = run(two, i, std::min(step, n - i));
+          single.out.insert(single.out.end(), part.out.begin(), part.out.end());
+          single.log_sum_exp.insert(single.log_sum_exp.end(), part.log_sum_exp.begin(), part.log_sum_exp.end());
+        }
+        CHECK(same_bits(single.out, all.out));
+        CHECK(same_bits(single.log_sum_exp, all.log_sum_exp));
       }
-      CHECK(same_bits(single.out, all.out));
-      CHECK(same_bits(single.log_sum_exp, all.log_sum_exp));
     }
   }
 }
@@ -203,13 +215,15 @@ TEST_CASE("a row's attention is the same for every thread count and whatever row
 TEST_CASE("attention with scores far apart, and with large ones, does not overflow") {
   for (Isa const isa : available_isas()) {
     Cpu cpu(isa);
+    DType const kv = DType::f16;
     AttentionCase const c{2, 1, 16, 16, 0, run_of(0, 270, 1)};
     SplitMix64 random(3);
-    Pages pages(c, random);
+    Pages pages(c, kv, random);
     for (std::size_t i = 0; i < pages.k.size(); ++i) pages.k[i] = i / 16 == 30 ? 200.0f : -200.0f;  // one position has all the weight
-    reference::kv_write(pages.write_args());
+    reference::kv_write(pages.write_args(), kv);
     std::vector<float> const q(2 * 16, 100.0f);
-    Outputs const got = attention_of(c, pages, q, 0, 1, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(DType::f16)], a); });
+    Outputs const got =
+        attention_of(c, pages, q, 0, 1, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(kv)], a); });
     for (std::size_t i = 0; i < 16; ++i) CHECK(got.out[i] == half_to_float(float_to_half(pages.v[30 * 16 + i])));
     CHECK(got.log_sum_exp[0] == Approx(200.0 * 100 * 16 / 4));
   }

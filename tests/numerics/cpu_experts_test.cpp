@@ -51,7 +51,9 @@ struct Layer {
     }
   }
   ExpertGroup group(std::int32_t expert, std::int32_t first, std::int32_t n) const {
-    auto const part = [&](std::vector<std::byte> const& all) { return all.data() + all.size() / std::size_t(c.n_experts) * std::size_t(expert); };
+    auto const part = [&](std::vector<std::byte> const& all) {
+      return all.data() + all.size() / std::size_t(c.n_experts) * std::size_t(expert);
+    };
     return {part(gate), part(up), part(down), first, n};
   }
   ExpertsArgs args(std::vector<ExpertGroup> const& some, std::vector<float>& y, std::vector<std::byte>& workspace) const {
@@ -85,7 +87,8 @@ struct Layer {
 };
 
 std::string describe(Isa isa, ExpertsCase const& c) {
-  return concat(name(isa), ": ", name(c.gate), ' ', name(c.up), ' ', name(c.down), ", ", c.n_tokens, " tokens, ", c.n_used, " of ", c.n_experts, ", ", c.dim, " x ", c.hidden_dim);
+  return concat(name(isa), ": ", name(c.gate), ' ', name(c.up), ' ', name(c.down), ", ", c.n_tokens, " tokens, ", c.n_used, " of ",
+                c.n_experts, ", ", c.dim, " x ", c.hidden_dim);
 }
 
 std::vector<float> run(Cpu& cpu, Layer const& layer, std::vector<ExpertGroup> const& groups) {

@@ -22,7 +22,8 @@ struct MatmulCase {
 std::vector<MatmulCase> matmul_cases() {
   std::vector<MatmulCase> cases;
   for (std::int32_t const rows : {1, 2, 3, 5, 7, 12}) cases.push_back({2, rows, 1, rows % 2 == 1, Values::ordinary});
-  for (std::int32_t const n_tokens : {2, 3, 4, 5, 6, 7, 8, 9, 11, 12}) cases.push_back({1, 5, n_tokens, n_tokens % 2 == 1, Values::ordinary});
+  for (std::int32_t const n_tokens : {2, 3, 4, 5, 6, 7, 8, 9, 11, 12})
+    cases.push_back({1, 5, n_tokens, n_tokens % 2 == 1, Values::ordinary});
   cases.push_back({17, 11, 5, true, Values::ordinary});
   cases.push_back({17, 1, 1, false, Values::ordinary});
   cases.push_back({17, 301, 3, false, Values::ordinary});
@@ -33,8 +34,8 @@ std::vector<MatmulCase> matmul_cases() {
 
 /// One problem with all it points to.
 struct Problem {
-  Problem(DType weights_, DType activation_, std::int32_t dim_, std::int32_t rows_, std::int32_t n_tokens_, std::uint64_t seed, Values values = Values::ordinary,
-          std::size_t offset = 0)
+  Problem(DType weights_, DType activation_, std::int32_t dim_, std::int32_t rows_, std::int32_t n_tokens_, std::uint64_t seed,
+          Values values = Values::ordinary, std::size_t offset = 0)
       : weights(weights_), activation(activation_), dim(dim_), rows(rows_), n_tokens(n_tokens_), shift(offset) {
     SplitMix64 random(seed);
     w = random_weights(weights, std::int64_t(rows) * dim, random);
@@ -76,7 +77,8 @@ Worst compare_with_reference(Problem const& p, bool with_bias, std::vector<float
   Worst worst;
   std::uint64_t const x_bytes = row_bytes(p.activation, std::uint64_t(p.dim));
   for (std::int32_t t = 0; t < p.n_tokens; ++t) {
-    std::vector<double> const x = reference::activation_row(p.activation, static_cast<std::byte const*>(p.input()) + std::uint64_t(t) * x_bytes, p.dim);
+    std::vector<double> const x =
+        reference::activation_row(p.activation, static_cast<std::byte const*>(p.input()) + std::uint64_t(t) * x_bytes, p.dim);
     for (std::int64_t r = 0; r < y_stride; ++r) {
       std::int64_t const i = t * y_stride + r;
       double sum = 0;
@@ -107,10 +109,12 @@ TEST_CASE("CPU products equal the reference on the same activations within float
       for (DType const type : all_formats()) {
         std::uint64_t seed = 1;
         for (MatmulCase const& c : matmul_cases()) {
-          Problem const p(type, cpu.table().activation[std::uint32_t(type)], dim_of(type, c.n_blocks), c.rows, c.n_tokens, ++seed, c.values);
+          Problem const p(type, cpu.table().activation[std::uint32_t(type)], dim_of(type, c.n_blocks), c.rows, c.n_tokens, ++seed,
+                          c.values);
           std::int64_t const y_stride = c.rows + c.rows % 3;
           Worst const worst = compare_with_reference(p, c.bias, multiply(cpu, p, c.bias, y_stride), y_stride);
-          INFO(name(isa) << (f32 ? " f32 " : " q8 ") << name(type) << ": " << c.rows << " x " << p.dim << ", " << c.n_tokens << " tokens, " << name(c.values));
+          INFO(name(isa) << (f32 ? " f32 " : " q8 ") << name(type) << ": " << c.rows << " x " << p.dim << ", " << c.n_tokens << " tokens, "
+                         << name(c.values));
           INFO(worst.text());
           CHECK(worst.factor <= 1);
         }

@@ -63,7 +63,8 @@ TEST_CASE("CPU rms_norm") {
           });
           Worst worst;
           for (std::size_t i = 0; i < n; ++i)
-            worst.compare(std::int64_t(i), double(y[i]), double(expected[i]), (dim / 16.0 + 8) * epsilon * std::abs(double(expected[i])) + 1e-42);
+            worst.compare(std::int64_t(i), double(y[i]), double(expected[i]),
+                          (dim / 16.0 + 8) * epsilon * std::abs(double(expected[i])) + 1e-42);
           INFO(worst.text());
           CHECK(worst.factor <= 1);
         }
@@ -74,7 +75,8 @@ TEST_CASE("CPU rms_norm") {
 
 TEST_CASE("CPU rope") {
   std::vector<RopeArgs> rope_shapes;
-  for (std::vector<std::int32_t> const& v : std::vector<std::vector<std::int32_t>>{{1, 1, 2, 2}, {3, 2, 64, 64}, {40, 9, 64, 64}, {2, 3, 20, 12}, {5, 1, 600, 600}}) {
+  for (std::vector<std::int32_t> const& v :
+       std::vector<std::vector<std::int32_t>>{{1, 1, 2, 2}, {3, 2, 64, 64}, {40, 9, 64, 64}, {2, 3, 20, 12}, {5, 1, 600, 600}}) {
     rope_shapes.push_back({});
     rope_shapes.back().n_tokens = v[0];
     rope_shapes.back().n_heads = v[1];
@@ -108,7 +110,8 @@ TEST_CASE("CPU rope") {
           // The angle is rounded once, in f32; then come two products and a sum of values of at most 2 * 1.25.
           worst.compare(std::int64_t(i), double(y[i]), double(expected[i]), 5 * (position * epsilon + 4 * epsilon));
         }
-        INFO(name(isa) << ' ' << n_tokens << " tokens, " << n_heads << " heads of " << head_dim << ", " << n_rot << " turned; " << worst.text());
+        INFO(name(isa) << ' ' << n_tokens << " tokens, " << n_heads << " heads of " << head_dim << ", " << n_rot << " turned; "
+                       << worst.text());
         CHECK(worst.factor <= 1);
       }
     }
@@ -141,9 +144,11 @@ TEST_CASE("CPU silu and gelu are right to a few roundings, from the smallest to 
         double const g = double(gate[i]), z = activation == Activation::silu ? g : 1.5957691216 * (g + 0.044715 * g * g * g);
         double const relative = (activation == Activation::silu ? 8 : 8 + 3 * std::abs(std::max(z, -30.0))) * epsilon;
         // 1 + tanh of the reference is good to 1e-16 of the argument; below -86 kernels may give 0.
-        worst.compare(std::int64_t(i), double(y[i]), double(expected[i]), relative * std::abs(double(expected[i])) + (z < -25 ? 1e-12 : 0) + 1e-15 * std::abs(g));
+        worst.compare(std::int64_t(i), double(y[i]), double(expected[i]),
+                      relative * std::abs(double(expected[i])) + (z < -25 ? 1e-12 : 0) + 1e-15 * std::abs(g));
       }
-      INFO(name(isa) << (activation == Activation::silu ? " silu" : " gelu") << " of " << (worst.index >= 0 ? gate[std::size_t(worst.index)] : 0) << ": " << worst.text());
+      INFO(name(isa) << (activation == Activation::silu ? " silu" : " gelu") << " of "
+                     << (worst.index >= 0 ? gate[std::size_t(worst.index)] : 0) << ": " << worst.text());
       CHECK(worst.factor <= 1);
       float const nan = std::numeric_limits<float>::quiet_NaN(), one = 1;
       float out = 0;
@@ -162,7 +167,8 @@ TEST_CASE("an element of gated does not depend on where its row begins or ends")
     std::vector<float> all = poisoned(101), parts = poisoned(101);
     cpu.run(cpu.table().gated, GatedArgs{gate.data(), up.data(), all.data(), 101, Activation::gelu_tanh});
     for (std::int64_t i = 0, step = 1; i < 101; i += step, step = step % 11 + 2) {
-      cpu.run(cpu.table().gated, GatedArgs{gate.data() + i, up.data() + i, parts.data() + i, std::min<std::int64_t>(step, 101 - i), Activation::gelu_tanh});
+      cpu.run(cpu.table().gated,
+              GatedArgs{gate.data() + i, up.data() + i, parts.data() + i, std::min<std::int64_t>(step, 101 - i), Activation::gelu_tanh});
     }
     CHECK(same_bits(all, parts));
   }
@@ -209,11 +215,12 @@ TEST_CASE("CPU embedding equals the reference bit for bit in every format") {
         std::vector<float> expected = poisoned(5 * std::size_t(dim));
         reference::embed(EmbedArgs{table.data(), tokens.data(), expected.data(), 5, dim, scale}, type);
         INFO(name(isa) << ' ' << name(type));
-        CHECK(same_bits(expected, same_for_all_threads(isa, [&](Cpu& cpu) {
-                          std::vector<float> out = poisoned(expected.size());
-                          cpu.run(cpu.table().embed[std::uint32_t(type)], EmbedArgs{table.data(), tokens.data(), out.data(), 5, dim, scale});
-                          return out;
-                        })));
+        CHECK(
+            same_bits(expected, same_for_all_threads(isa, [&](Cpu& cpu) {
+                        std::vector<float> out = poisoned(expected.size());
+                        cpu.run(cpu.table().embed[std::uint32_t(type)], EmbedArgs{table.data(), tokens.data(), out.data(), 5, dim, scale});
+                        return out;
+                      })));
       }
     }
   }
@@ -240,7 +247,8 @@ TEST_CASE("CPU activation blocks equal their definition bit for bit") {
         cpu.run(type == DType::act_q8_32 ? cpu.table().quantize_q8_32 : cpu.table().quantize_q8_256, args);
         std::size_t first = 0;
         while (first < got.size() && got[first] == expected[first]) ++first;
-        INFO(name(isa) << ' ' << name(type) << ' ' << name(values) << ": first difference in block " << first / block_bytes(type) << ", byte " << first % block_bytes(type));
+        INFO(name(isa) << ' ' << name(type) << ' ' << name(values) << ": first difference in block " << first / block_bytes(type)
+                       << ", byte " << first % block_bytes(type));
         CHECK(first == got.size());
       }
     }
@@ -250,22 +258,33 @@ TEST_CASE("CPU activation blocks equal their definition bit for bit") {
 TEST_CASE("CPU router chooses as the reference does, NaN included") {
   float const nan = std::numeric_limits<float>::quiet_NaN();
   for (Isa const isa : available_isas()) {
-    for (std::pair<std::int32_t, std::int32_t> const& shape : std::vector<std::pair<std::int32_t, std::int32_t>>{{1, 1}, {4, 4}, {8, 2}, {128, 8}, {60, 5}}) {
+    for (std::pair<std::int32_t, std::int32_t> const& shape :
+         std::vector<std::pair<std::int32_t, std::int32_t>>{{1, 1}, {4, 4}, {8, 2}, {128, 8}, {60, 5}}) {
       std::int32_t const n_experts = shape.first, n_used = shape.second;
       for (Gating const gating : {Gating::softmax, Gating::sigmoid}) {
         for (bool const biased : {false, true}) {
           SplitMix64 random(11);
           std::int32_t const n_tokens = 23;
-          std::vector<float> logits = random_floats(std::size_t(n_tokens * n_experts), random), bias = random_floats(std::size_t(n_experts), random);
+          std::vector<float> logits = random_floats(std::size_t(n_tokens * n_experts), random),
+                             bias = random_floats(std::size_t(n_experts), random);
           for (std::int32_t e = 0; e < n_experts; ++e) {
-            logits[std::size_t(e)] = 1.5f;                  // all equal
-            logits[std::size_t(n_experts + e)] = nan;       // nothing to choose by
+            logits[std::size_t(e)] = 1.5f;                   // all equal
+            logits[std::size_t(n_experts + e)] = nan;        // nothing to choose by
             logits[std::size_t(2 * n_experts + e)] *= 1e4f;  // far apart
           }
           logits[std::size_t(4 * n_experts - 1)] = nan;
           std::vector<std::int32_t> ids(std::size_t(n_tokens * n_used), -1), expected_ids = ids;
           std::vector<float> weights = poisoned(ids.size()), expected_weights = weights;
-          RouteArgs args{logits.data(), biased ? bias.data() : nullptr, expected_ids.data(), expected_weights.data(), n_tokens, n_experts, n_used, gating, !biased, 2.5f};
+          RouteArgs args{logits.data(),
+                         biased ? bias.data() : nullptr,
+                         expected_ids.data(),
+                         expected_weights.data(),
+                         n_tokens,
+                         n_experts,
+                         n_used,
+                         gating,
+                         !biased,
+                         2.5f};
           reference::route(args);
           args.ids = ids.data();
           args.weights = weights.data();
@@ -297,7 +316,8 @@ TEST_CASE("CPU combination of experts") {
       std::int32_t const n_tokens = shape.n_rows, dim = shape.dim;
       SplitMix64 random(12);
       std::int32_t const n_used = 3;
-      std::vector<float> const y = random_floats(std::size_t(n_tokens * n_used * dim), random), weights = random_floats(std::size_t(n_tokens * n_used), random);
+      std::vector<float> const y = random_floats(std::size_t(n_tokens * n_used * dim), random),
+                               weights = random_floats(std::size_t(n_tokens * n_used), random);
       std::vector<float> expected = poisoned(std::size_t(n_tokens * dim));
       CombineArgs args{y.data(), weights.data(), expected.data(), n_tokens, n_used, dim};
       reference::combine(args);

@@ -102,7 +102,8 @@ TEST_CASE("a container sees its own group at the top of the mount") {
 TEST_CASE("quotas of control groups, version 1") {
   Tree tree;
   tree.file("/proc/self/cgroup", "12:memory:/docker/x\n5:cpu,cpuacct:/docker/x\n1:name=systemd:/docker/x\n");
-  tree.file("/sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us", "-1\n").file("/sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_period_us", "100000\n");
+  tree.file("/sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us", "-1\n")
+      .file("/sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_period_us", "100000\n");
   CHECK_FALSE(cgroup_cpus(tree.root()).has_value());
   tree.file("/sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us", "400000\n");
   CHECK(cgroup_cpus(tree.root()) == 4.0);

@@ -316,3 +316,34 @@ TEST_CASE("lanes have names and a limit", "[memory][lane]") {
   REQUIRE(lanes->name(3) == "lane 3");
   REQUIRE(error_of([&] { lanes->open("one more"); }).code == Errc::precondition);
 }
+
+TEST_CASE("times are kept on demand, in the order that the tickets ask for", "[memory][lane]") {
+  for (auto const& lanes : both_modes()) {
+    LaneSet::Lane const a = lanes->open("a"), b = lanes->open("b");
+    lanes->submit(a, [] {});
+    lanes->synchronize(a);
+    Ticket const before = lanes->record(a);
+    REQUIRE_FALSE(lanes->times({}, before));  // nobody had asked
+
+    lanes->keep_times();
+    lanes->submit(a, [] {});
+    lanes->submit(a, [] {});
+    Ticket const first = lanes->record(a);
+    lanes->wait_for(b, first);
+    Ticket const waited = lanes->record(b);
+    lanes->submit(b, [] {});
+    Ticket const second = lanes->record(b);
+    lanes->wait(second);
+
+    auto const of_a = lanes->times(before, first), of_b = lanes->times({}, second);
+    REQUIRE(of_a);
+    REQUIRE(of_b);
+    REQUIRE(of_a->first <= of_a->second);
+    REQUIRE(of_a->second <= of_b->first);
+    REQUIRE_FALSE(lanes->times({}, waited));  // a wait is no task
+    REQUIRE_FALSE(lanes->times(first, first));
+    REQUIRE_FALSE(lanes->times({}, Ticket{}));
+    lanes->forget_times();
+    REQUIRE_FALSE(lanes->times(before, first));
+  }
+}

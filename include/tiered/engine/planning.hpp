@@ -19,6 +19,9 @@
 
 namespace tiered {
 
+/// Positions that plans are priced for: what fits must hold the whole context, but most steps see far less of it.
+inline constexpr std::int32_t typical_context = 4096;
+
 struct EngineOptions {
   std::size_t vram_bytes = 0;       ///< the budget: never passed
   std::size_t pinned_bytes = 0, pageable_bytes = 0;
@@ -97,13 +100,9 @@ EnginePlans make_plans(M const& model, EngineOptions const& options, PolicyValue
     return make_activation_layout(config, {chunk, block}, step, table_bytes);
   };
   auto const scratch = [&](std::int32_t chunk, std::int32_t block) { return layout_for(chunk, block).total_bytes; };
-  std::vector<float> states;
-  for (int bound : values.token_tiers.bounds()) {
-    Rows const rows{bound, kv_tokens * options.n_sequences, options.n_sequences};
-    PlannerInput const input{options.budget(), rows, scratch, states};
-    out.tiers.push_back(plan_tier(values.placement, values.prefetch, values.cost, options.hardware, table, input));
-    if (states.empty()) states = out.tiers.back().plan.state_in_vram;
-  }
+  PlannerInput input{options.budget(), {1, kv_tokens * options.n_sequences, options.n_sequences}, scratch};
+  input.cost_context = std::min(kv_tokens, typical_context);
+  out.tiers = plan_tiers(values.placement, values.prefetch, values.cost, options.hardware, table, input, values.token_tiers.bounds());
   std::vector<ShardPlan const*> plans;
   for (TierPlan const& t : out.tiers) plans.push_back(&t.plan);
   std::vector<VramLayout> layouts = lay_out(plans, table.shards);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
@@ -60,7 +60,8 @@ class CopiedTo {
   std::span<std::byte const> bring(std::span<std::byte const> mapped) {
     if (mapped.empty()) return {};
     auto const before = [](Copy const& copy, std::span<std::byte const> key) {
-      return copy.source.data() != key.data() ? std::less<>{}(copy.source.data(), key.data()) : copy.source.size() < key.size();
+      auto const a = reinterpret_cast<std::uintptr_t>(copy.source.data()), b = reinterpret_cast<std::uintptr_t>(key.data());
+      return a != b ? a < b : copy.source.size() < key.size();
     };
     auto at = std::lower_bound(copies_.begin(), copies_.end(), mapped, before);
     if (at == copies_.end() || at->source.data() != mapped.data() || at->source.size() != mapped.size()) {

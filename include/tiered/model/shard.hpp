@@ -70,7 +70,7 @@ struct LayerState {
   std::int32_t window = 0;       ///< positions that matter, 0: all
 };
 
-/// One pass over a layer's weights: rows that go through it, the positions each attends to, sequences kept.
+/// One pass over a layer's weights: rows that go through it, positions kept by all sequences together, and how many those are.
 struct Rows {
   std::int32_t n = 1, context = 0, n_sequences = 1;
   bool operator==(Rows const&) const = default;

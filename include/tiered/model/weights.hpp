@@ -82,7 +82,10 @@ class WeightsBuilder {
     s.n_rows += w.rows;
     s.bytes = (s.bytes + w.bytes() + weight_alignment - 1) / weight_alignment * weight_alignment;
     s.weights.end += 1;
-    if (rows > 1) s.macs_per_token += double(rows) * double(cols);
+    if (rows > 1) {
+      s.macs_per_token += double(rows) * double(cols);
+      s.dtypes |= dtype_bit(dtype);
+    }
     out_.weights.push_back(w);
     return WeightId(out_.weights.size() - 1);
   }

@@ -1,12 +1,11 @@
 /// Resident experts of all layers in one pool of VRAM.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <map>
+#include <memory>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -33,10 +32,7 @@ class ExpertCache {
     std::uint64_t hits = 0, misses = 0, evictions = 0;
   };
 
-  ExpertCache(std::size_t bytes, AnyEviction policy) : policy_(std::move(policy)) {
-    if (bytes > 0) holes_[0] = {bytes, {}};
-    bytes_ = bytes;
-  }
+  ExpertCache(std::size_t bytes, AnyEviction policy) : bytes_(bytes), policy_(std::move(policy)) { clear({}); }
 
   std::size_t bytes() const { return bytes_; }
   std::size_t used_bytes() const { return used_; }
@@ -46,9 +42,9 @@ class ExpertCache {
   /// The entry of a shard, or null; counts a hit or a miss and tells the policy.
   Entry* find(ShardId id, std::uint64_t step) {
     policy_.touch(id, step);
-    auto const it = entries_.find(id);
-    ++(it == entries_.end() ? counters_.misses : counters_.hits);
-    return it == entries_.end() ? nullptr : &it->second;
+    Entry* const entry = at(id);
+    ++(entry == nullptr ? counters_.misses : counters_.hits);
+    return entry;
   }
 
   struct Room {
@@ -64,7 +60,7 @@ class ExpertCache {
       std::optional<ShardId> const victim = policy_.victim();
       if (!victim) break;
       policy_.erase(*victim);
-      if (entries_.at(*victim).pins > 0) {
+      if (at(*victim)->pins > 0) {
         skipped.push_back(*victim);
         continue;
       }
@@ -73,14 +69,20 @@ class ExpertCache {
     }
     for (ShardId s : skipped) policy_.insert(s);
     if (hole == holes_.end()) return std::nullopt;
-    auto const [offset, free] = *hole;
-    holes_.erase(hole);
-    if (free.bytes > bytes) holes_[offset + bytes] = {free.bytes - bytes, free.last_use};
-    Entry& entry = entries_[id];
-    entry = {offset, bytes, {}, {}, 1};
+    Ticket const last_use = hole->last_use;
+    auto entry = std::make_unique<Entry>(Entry{hole->offset, bytes, {}, {}, 1});
+    if (hole->bytes > bytes) {
+      hole->offset += bytes;
+      hole->bytes -= bytes;
+    } else {
+      holes_.erase(hole);
+    }
+    if (entries_.size() <= std::size_t(id)) entries_.resize(std::size_t(id) + 1);
+    Entry* const stored = (entries_[std::size_t(id)] = std::move(entry)).get();
+    ++n_entries_;
     used_ += bytes;
     policy_.insert(id);
-    return Room{&entry, free.last_use};
+    return Room{stored, last_use};
   }
 
   /// Gives back an entry that is not to stay (not admitted, or its copy failed).
@@ -90,48 +92,50 @@ class ExpertCache {
   }
   /// Forgets all entries; what overwrites the pool must come after `used`.
   void clear(Ticket used) {
-    for (auto const& [id, entry] : entries_) policy_.erase(id);
+    for (std::size_t id = 0; id < entries_.size(); ++id) {
+      if (entries_[id]) policy_.erase(ShardId(id));
+    }
     entries_.clear();
     holes_.clear();
-    if (bytes_ > 0) holes_[0] = {bytes_, used};
-    used_ = 0;
+    if (bytes_ > 0) holes_.push_back({0, bytes_, used});
+    n_entries_ = used_ = 0;
   }
-  std::size_t size() const { return entries_.size(); }
+  std::size_t size() const { return n_entries_; }
 
  private:
   struct Hole {
-    std::size_t bytes = 0;
+    std::size_t offset = 0, bytes = 0;
     Ticket last_use;
+    std::size_t end() const { return offset + bytes; }
   };
-  using Holes = std::map<std::size_t, Hole>;
 
-  Holes::iterator find_hole(std::size_t bytes) {
-    auto it = holes_.begin();
-    while (it != holes_.end() && it->second.bytes < bytes) ++it;
-    return it;
+  Entry* at(ShardId id) const { return std::size_t(id) < entries_.size() ? entries_[std::size_t(id)].get() : nullptr; }
+  std::vector<Hole>::iterator find_hole(std::size_t bytes) {
+    return std::ranges::find_if(holes_, [&](Hole const& h) { return h.bytes >= bytes; });
   }
   static Ticket later(Ticket a, Ticket b) { return a.value >= b.value ? a : b; }  // all of the device's one lane
 
   void evict(ShardId id) {
-    Entry const entry = entries_.at(id);
-    entries_.erase(id);
-    used_ -= entry.bytes;
+    std::unique_ptr<Entry> const entry = std::move(entries_[std::size_t(id)]);
+    --n_entries_;
+    used_ -= entry->bytes;
     ++counters_.evictions;
-    auto it = holes_.emplace(entry.offset, Hole{entry.bytes, entry.last_use}).first;
-    auto const merge = [&](Holes::iterator a, Holes::iterator b) {
-      a->second = {a->second.bytes + b->second.bytes, later(a->second.last_use, b->second.last_use)};
-      holes_.erase(b);
+    auto const after = std::ranges::find_if(holes_, [&](Hole const& h) { return h.offset > entry->offset; });
+    auto hole = holes_.insert(after, Hole{entry->offset, entry->bytes, entry->last_use});
+    auto const merge_with_next = [&](std::vector<Hole>::iterator h) {
+      if (h + 1 == holes_.end() || h->end() != (h + 1)->offset) return;
+      h->bytes += (h + 1)->bytes;
+      h->last_use = later(h->last_use, (h + 1)->last_use);
+      holes_.erase(h + 1);
     };
-    if (auto const next = std::next(it); next != holes_.end() && it->first + it->second.bytes == next->first) merge(it, next);
-    if (it != holes_.begin()) {
-      if (auto const before = std::prev(it); before->first + before->second.bytes == it->first) merge(before, it);
-    }
+    merge_with_next(hole);
+    if (hole != holes_.begin()) merge_with_next(hole - 1);
   }
 
-  std::size_t bytes_ = 0, used_ = 0;
+  std::size_t bytes_ = 0, used_ = 0, n_entries_ = 0;
   AnyEviction policy_;
-  std::unordered_map<ShardId, Entry> entries_;
-  Holes holes_;
+  std::vector<std::unique_ptr<Entry>> entries_;  // by shard id; null where it is not cached
+  std::vector<Hole> holes_;                      // ascending, no two touch
   Counters counters_;
 };
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -37,7 +37,7 @@ class SimTier {
       fill(block);
       try {
         std::lock_guard lock(live_->mutex);
-        live_->blocks.emplace(block.data, bytes);
+        live_->blocks.emplace(address_of(block.data), bytes);
       } catch (...) {
         detail::host_deallocate(block.data);
         throw;
@@ -49,7 +49,7 @@ class SimTier {
   void deallocate(Block block) noexcept {
     if (block.bytes != 0) {
       std::lock_guard lock(live_->mutex);
-      live_->blocks.erase(block.data);
+      live_->blocks.erase(address_of(block.data));
       fill(block);
     }
     detail::host_deallocate(block.data);
@@ -62,18 +62,19 @@ class SimTier {
 
   /// Whether `address` lies in a live block.
   bool owns(void const* address) const {
-    auto const* const byte = static_cast<std::byte const*>(address);
+    std::uintptr_t const byte = address_of(address);
     std::lock_guard lock(live_->mutex);
     auto const after = live_->blocks.upper_bound(byte);
     if (after == live_->blocks.begin()) return false;
     auto const& [begin, bytes] = *std::prev(after);
-    return std::less<>{}(byte, begin + bytes);
+    return byte < begin + bytes;
   }
 
  private:
+  static std::uintptr_t address_of(void const* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
   struct Live {
     std::mutex mutex;
-    std::map<std::byte const*, std::size_t, std::less<>> blocks;
+    std::map<std::uintptr_t, std::size_t> blocks;
   };
   static void fill(Block block) {
     std::memset(block.data, poison, block.bytes);

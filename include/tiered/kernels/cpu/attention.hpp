@@ -29,18 +29,20 @@ struct FloatKv {
 template <class Leaf, class Kv>
 void kv_write(KvWriteArgs const& a, Team& team) {
   std::int64_t const row = std::int64_t(a.n_kv_heads) * a.head_dim;
-  team.parallel_for(a.n_tokens, std::max<std::int64_t>(team.grain(a.n_tokens), 8192 / std::max<std::int64_t>(row, 1)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      KvRow const at = a.rows[t];
-      KvTable const& table = a.tables[at.table];
-      std::int32_t const page = at.position / a.page_tokens, slot = at.position % a.page_tokens;
-      for (std::int32_t h = 0; h < a.n_kv_heads; ++h) {
-        std::int64_t const to = (std::int64_t(h) * a.page_tokens + slot) * a.head_dim, from = t * row + std::int64_t(h) * a.head_dim;
-        Kv::store(a.k + from, a.head_dim, reinterpret_cast<typename Kv::Element*>(table.k_pages[page]) + to);
-        Kv::store(a.v + from, a.head_dim, reinterpret_cast<typename Kv::Element*>(table.v_pages[page]) + to);
-      }
-    }
-  });
+  team.parallel_for(a.n_tokens, std::max<std::int64_t>(team.grain(a.n_tokens), 8192 / std::max<std::int64_t>(row, 1)),
+                    [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t t = begin; t < end; ++t) {
+                        KvRow const at = a.rows[t];
+                        KvTable const& table = a.tables[at.table];
+                        std::int32_t const page = at.position / a.page_tokens, slot = at.position % a.page_tokens;
+                        for (std::int32_t h = 0; h < a.n_kv_heads; ++h) {
+                          std::int64_t const to = (std::int64_t(h) * a.page_tokens + slot) * a.head_dim,
+                                             from = t * row + std::int64_t(h) * a.head_dim;
+                          Kv::store(a.k + from, a.head_dim, reinterpret_cast<typename Kv::Element*>(table.k_pages[page]) + to);
+                          Kv::store(a.v + from, a.head_dim, reinterpret_cast<typename Kv::Element*>(table.v_pages[page]) + to);
+                        }
+                      }
+                    });
 }
 
 /// What the positions of one span, or of all spans up to one, add to a query's result.
@@ -148,8 +150,8 @@ class AttentionBlock {
     for (std::int32_t p = seen.begin, n = 0; p < seen.end; p += n) {
       std::int32_t const page = p / a_.page_tokens, slot = p % a_.page_tokens;
       n = std::min({most, seen.end - p, a_.page_tokens - slot});
-      auto const* const src = reinterpret_cast<typename Kv::Element const*>(pages[page]) +
-                              (std::int64_t(block_.kv_head) * a_.page_tokens + slot) * a_.head_dim;
+      auto const* const src =
+          reinterpret_cast<typename Kv::Element const*>(pages[page]) + (std::int64_t(block_.kv_head) * a_.page_tokens + slot) * a_.head_dim;
       if (dim_ == a_.head_dim) {
         Kv::load(src, n * dim_, piece_);
       } else {
@@ -205,20 +207,21 @@ void attention_by_spans(AttentionArgs const& a, Team& team) {
       }
     }
   });
-  team.parallel_for(std::int64_t(a.n_tokens) * a.n_heads, std::max<std::int64_t>(1, 4096 / (std::int64_t(n_spans) * a.head_dim)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t query = begin; query < end; ++query) {
-      std::int32_t const position = a.rows[query / a.n_heads].position;
-      std::int32_t const first = a.window > 0 ? std::max(0, position - a.window + 1) / attention_span : 0;
-      AttentionPart total;
-      float acc[AttentionBlock<Leaf, Kv>::most_dim];
-      std::fill(acc, acc + a.head_dim, 0.0f);
-      for (std::int32_t span = first; span <= position / attention_span; ++span) {
-        float const* const part = part_at(query, span);
-        merge_part(total, acc, {part[0], part[1]}, part + 2, a.head_dim);
-      }
-      finish_attention(a, query, total, acc);
-    }
-  });
+  team.parallel_for(std::int64_t(a.n_tokens) * a.n_heads, std::max<std::int64_t>(1, 4096 / (std::int64_t(n_spans) * a.head_dim)),
+                    [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t query = begin; query < end; ++query) {
+                        std::int32_t const position = a.rows[query / a.n_heads].position;
+                        std::int32_t const first = a.window > 0 ? std::max(0, position - a.window + 1) / attention_span : 0;
+                        AttentionPart total;
+                        float acc[AttentionBlock<Leaf, Kv>::most_dim];
+                        std::fill(acc, acc + a.head_dim, 0.0f);
+                        for (std::int32_t span = first; span <= position / attention_span; ++span) {
+                          float const* const part = part_at(query, span);
+                          merge_part(total, acc, {part[0], part[1]}, part + 2, a.head_dim);
+                        }
+                        finish_attention(a, query, total, acc);
+                      }
+                    });
 }
 
 /// Many rows: neighbours of one sequence share what they read; a thread merges the spans of its queries as it goes.

@@ -33,7 +33,8 @@ class CpuBackend {
 
   /// Throws Errc::unsupported for an instruction set that is not available, Errc::precondition for an impossible thread count.
   explicit CpuBackend(std::shared_ptr<LaneSet> lanes, CpuOptions const& options = {})
-      : kernels_(&cpu_kernels(options.isa ? *options.isa : best_isa(), options.f32_activations)), state_(std::make_unique<State>(std::move(lanes), options)) {}
+      : kernels_(&cpu_kernels(options.isa ? *options.isa : best_isa(), options.f32_activations)),
+        state_(std::make_unique<State>(std::move(lanes), options)) {}
   CpuBackend(CpuBackend&&) = default;
   CpuBackend& operator=(CpuBackend&&) = default;
 
@@ -60,7 +61,9 @@ class CpuBackend {
  private:
   struct State {
     State(std::shared_ptr<LaneSet> lane_set, CpuOptions const& options)
-        : lanes(std::move(lane_set)), team(options.n_threads == 0 ? default_thread_count() : options.n_threads), memory(options.memory_bytes) {
+        : lanes(std::move(lane_set)),
+          team(options.n_threads == 0 ? default_thread_count() : options.n_threads),
+          memory(options.memory_bytes) {
       queue.lanes = lanes.get();
       queue.lane = lanes->open(options.lane_name);
       queue.team = &team;

@@ -19,9 +19,8 @@ void gated(GatedArgs const& a, Team& team) {
 
 template <class Leaf>
 void add(AddArgs const& a, Team& team) {
-  team.parallel_for(a.n, team.grain(a.n, light_grain), [&](std::int64_t begin, std::int64_t end) {
-    Leaf::add(a.x + begin, end - begin, a.y + begin);
-  });
+  team.parallel_for(a.n, team.grain(a.n, light_grain),
+                    [&](std::int64_t begin, std::int64_t end) { Leaf::add(a.x + begin, end - begin, a.y + begin); });
 }
 
 inline void gather(GatherArgs const& a, Team& team) {

@@ -32,8 +32,13 @@ template <class Leaf>
 class Experts {
  public:
   Experts(ExpertsArgs const& args, ProductTable const& products, Team& team)
-      : a_(args), team_(team), gate_(products.of(args.gate_type)), up_(products.of(args.up_type)), down_(products.of(args.down_type)),
-        gate_x_(products.activation[std::uint32_t(args.gate_type)]), up_x_(products.activation[std::uint32_t(args.up_type)]),
+      : a_(args),
+        team_(team),
+        gate_(products.of(args.gate_type)),
+        up_(products.of(args.up_type)),
+        down_(products.of(args.down_type)),
+        gate_x_(products.activation[std::uint32_t(args.gate_type)]),
+        up_x_(products.activation[std::uint32_t(args.up_type)]),
         down_x_(products.activation[std::uint32_t(args.down_type)]) {
     std::byte* at = args.workspace + (64 - reinterpret_cast<std::uintptr_t>(args.workspace) % 64) % 64;
     auto const take = [&](std::size_t bytes) {

@@ -3,21 +3,15 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include <immintrin.h>
 
 #include "tiered/kernels/args.hpp"
-#include "tiered/kernels/cpu/matmul_avx2.hpp"
-#include "tiered/kernels/cpu/matmul_f32.hpp"
+#include "tiered/kernels/cpu/matmul_f32_avx2.hpp"
 #include "tiered/kernels/format/activation.hpp"
 
 namespace tiered::cpu::avx2 {
-
-/// All ones in the first n (1..8) of eight lanes. Ends of rows go through masks, not through other code: an element's value must
-/// not depend on where a thread's part of a row ends.
-[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i first_lanes(std::int64_t n) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? std::int32_t(n) : 8), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
 
 /// e^x to 2e-7 relative; 0 below -86.6 (2.5e-38); from 88.4 on e^88.4. NaN stays NaN.
 /// x = k ln 2 + r with |r| <= ln 2 / 2, where the Taylor series of degree 7 is off by at most 6e-9.
@@ -43,88 +37,18 @@ namespace tiered::cpu::avx2 {
   return _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), result);
 }
 
-/// y[t][r] += w[r] . x[t] for a block of rows and tokens; each sum in one vector, in order.
-template <int n_rows, int n_tokens>
-[[gnu::target("avx2,fma,f16c")]] inline void add_dots_of(float const* w, std::int32_t n, float const* const* x, float* const* y) {
-  __m256 sums[n_rows][n_tokens];
-#pragma GCC unroll 8
-  for (int r = 0; r < n_rows; ++r) {
-#pragma GCC unroll 8
-    for (int t = 0; t < n_tokens; ++t) sums[r][t] = _mm256_setzero_ps();
-  }
-  std::int32_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    __m256 rows[n_rows];
-#pragma GCC unroll 8
-    for (int r = 0; r < n_rows; ++r) rows[r] = _mm256_loadu_ps(w + r * f32_piece + i);
-#pragma GCC unroll 8
-    for (int t = 0; t < n_tokens; ++t) {
-      __m256 const token = _mm256_loadu_ps(x[t] + i);
-#pragma GCC unroll 8
-      for (int r = 0; r < n_rows; ++r) sums[r][t] = _mm256_fmadd_ps(rows[r], token, sums[r][t]);
-    }
-  }
-  __m256i const mask = first_lanes(n - i);
-#pragma GCC unroll 8
-  for (int t = 0; t < n_tokens; ++t) {
-#pragma GCC unroll 8
-    for (int r = 0; r < n_rows; ++r) {
-      if (i < n) sums[r][t] = _mm256_fmadd_ps(_mm256_maskload_ps(w + r * f32_piece + i, mask), _mm256_maskload_ps(x[t] + i, mask), sums[r][t]);
-      y[t][r] += sum_lanes(sums[r][t]);
-    }
-  }
-}
-
-/// Decoding that the compiler vectorises for this target.
-template <class F>
-[[gnu::target("avx2,fma,f16c")]] void decode_avx2(std::byte const* src, std::int32_t n, float* dst) {
-  if constexpr (std::is_same_v<F, F16>) {
-    std::int32_t i = 0;
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(load_16(src + 2 * i)));
-    decode_any<F>(src + 2 * i, n - i, dst + i);
-  } else if constexpr (std::is_same_v<F, BF16>) {
-    std::int32_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-      __m256i const wide = _mm256_cvtepu16_epi32(load_16(src + 2 * i));
-      _mm256_storeu_ps(dst + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
-    }
-    decode_any<F>(src + 2 * i, n - i, dst + i);
-  } else if constexpr (std::is_same_v<F, F32>) {
-    std::memcpy(dst, src, std::size_t(n) * sizeof(float));
-  } else {
-    decode_any<F>(src, n, dst);
-  }
-}
-
 struct Leaf {
   template <class F>
   static void decode(std::byte const* src, std::int32_t n, float* dst) {
-    decode_avx2<F>(src, n, dst);
+    avx2::decode<F>(src, n, dst);
   }
 
   static void add_dots(float const* w, std::int32_t n_rows, std::int32_t n, float const* const* x, std::int32_t n_tokens, float* const* y) {
-    std::int32_t t = 0;
-    for (; t + 4 <= n_tokens; t += 4) {
-      float* const at[4] = {y[t], y[t + 1], y[t + 2], y[t + 3]};
-      std::int32_t r = 0;
-      for (; r + 2 <= n_rows; r += 2) {
-        float* const rows[4] = {at[0] + r, at[1] + r, at[2] + r, at[3] + r};
-        add_dots_of<2, 4>(w + r * f32_piece, n, x + t, rows);
-      }
-      float* const rows[4] = {at[0] + r, at[1] + r, at[2] + r, at[3] + r};
-      if (r < n_rows) add_dots_of<1, 4>(w + r * f32_piece, n, x + t, rows);
-    }
-    for (; t < n_tokens; ++t) {
-      std::int32_t r = 0;
-      for (; r + 4 <= n_rows; r += 4) {
-        float* const rows[1] = {y[t] + r};
-        add_dots_of<4, 1>(w + r * f32_piece, n, x + t, rows);
-      }
-      for (; r < n_rows; ++r) {
-        float* const rows[1] = {y[t] + r};
-        add_dots_of<1, 1>(w + r * f32_piece, n, x + t, rows);
-      }
-    }
+    avx2::add_dots(w, n_rows, n, x, n_tokens, y);
+  }
+  template <class F>
+  requires(F::block_elems == 1) static void few_tokens(Product const& product, Range rows, Range tokens) {
+    avx2::few_tokens<F>(product, rows, tokens);
   }
 
   [[gnu::target("avx2,fma,f16c")]] static void from_half(std::uint16_t const* src, std::int32_t n, float* dst) {
@@ -141,7 +65,8 @@ struct Leaf {
     for (; i < n; ++i) dst[i] = float_to_half(src[i]);
   }
 
-  [[gnu::target("avx2,fma,f16c")]] static void scores(float const* q, float const* k, std::int32_t n, std::int32_t dim, float scale, float* out) {
+  [[gnu::target("avx2,fma,f16c")]] static void scores(float const* q, float const* k, std::int32_t n, std::int32_t dim, float scale,
+                                                      float* out) {
     std::int32_t p = 0;
     for (; p + 4 <= n; p += 4) score_of<4>(q, k + std::int64_t(p) * dim, dim, scale, out + p);
     for (; p < n; ++p) score_of<1>(q, k + std::int64_t(p) * dim, dim, scale, out + p);
@@ -157,7 +82,8 @@ struct Leaf {
     return sum_lanes(sum);
   }
 
-  [[gnu::target("avx2,fma,f16c")]] static void add_weighted(float const* weights, float const* v, std::int32_t n, std::int32_t dim, float* acc) {
+  [[gnu::target("avx2,fma,f16c")]] static void add_weighted(float const* weights, float const* v, std::int32_t n, std::int32_t dim,
+                                                            float* acc) {
     std::int32_t i = 0;
     for (; i + 32 <= dim; i += 32) add_weighted_lanes<4>(weights, v + i, n, dim, acc + i);
     for (; i < dim; i += 8) add_weighted_lanes<1>(weights, v + i, n, dim, acc + i);
@@ -179,14 +105,16 @@ struct Leaf {
     }
   }
 
-  [[gnu::target("avx2,fma,f16c")]] static void gated(float const* gate, float const* up, Activation activation, std::int64_t n, float* out) {
+  [[gnu::target("avx2,fma,f16c")]] static void gated(float const* gate, float const* up, Activation activation, std::int64_t n,
+                                                     float* out) {
     __m256 const one = _mm256_set1_ps(1.0f);
     for (std::int64_t i = 0; i < n; i += 8) {
       __m256i const mask = first_lanes(n - i);
       __m256 const g = _mm256_maskload_ps(gate + i, mask);
       __m256 z = g;
       if (activation == Activation::gelu_tanh) {
-        __m256 const factor = _mm256_fmadd_ps(_mm256_mul_ps(g, g), _mm256_set1_ps(0.044715f * 1.5957691216057308f), _mm256_set1_ps(1.5957691216057308f));
+        __m256 const factor =
+            _mm256_fmadd_ps(_mm256_mul_ps(g, g), _mm256_set1_ps(0.044715f * 1.5957691216057308f), _mm256_set1_ps(1.5957691216057308f));
         z = _mm256_mul_ps(g, factor);
       }
       __m256 const e = exponential(_mm256_xor_ps(z, _mm256_set1_ps(-0.0f)));
@@ -224,7 +152,8 @@ struct Leaf {
 
  private:
   template <int n>
-  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline void score_of(float const* q, float const* k, std::int32_t dim, float scale, float* out) {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline void score_of(float const* q, float const* k, std::int32_t dim,
+                                                                                   float scale, float* out) {
     __m256 sums[n];
 #pragma GCC unroll 8
     for (int p = 0; p < n; ++p) sums[p] = _mm256_setzero_ps();
@@ -238,8 +167,9 @@ struct Leaf {
   }
 
   template <int n>
-  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline void add_weighted_lanes(float const* weights, float const* v, std::int32_t n_positions,
-                                                                                            std::int32_t dim, float* acc) {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline void add_weighted_lanes(float const* weights, float const* v,
+                                                                                             std::int32_t n_positions, std::int32_t dim,
+                                                                                             float* acc) {
     __m256 sums[n];
 #pragma GCC unroll 8
     for (int j = 0; j < n; ++j) sums[j] = _mm256_loadu_ps(acc + 8 * j);
@@ -254,7 +184,8 @@ struct Leaf {
 
   /// detail::quantize_q8, bit for bit; *sum, where not null, is the sum of q.
   template <int n>
-  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline float quantize_elements(float const* x, std::int8_t* q, std::int32_t* sum) {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline float quantize_elements(float const* x, std::int8_t* q,
+                                                                                             std::int32_t* sum) {
     __m256i const magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256i largest = _mm256_setzero_si256();
     for (int i = 0; i < n; i += 8) largest = _mm256_max_epi32(largest, _mm256_and_si256(magnitude, load_32(x + i)));

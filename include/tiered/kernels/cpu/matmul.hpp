@@ -28,7 +28,7 @@ using MatmulTile = void (*)(Product const& product, Range rows, Range tokens);
 
 /// The tiles of a product, numbered: all token ranges of the first rows, then of the next rows.
 struct Tiling {
-  std::int32_t n_rows = 0, n_tokens = 0;    ///< of the whole product
+  std::int32_t n_rows = 0, n_tokens = 0;  ///< of the whole product
   std::int32_t tile_rows = 1, tile_tokens = 1;
   std::int64_t row_tiles() const { return (n_rows + tile_rows - 1) / tile_rows; }
   std::int64_t token_tiles() const { return (n_tokens + tile_tokens - 1) / tile_tokens; }

@@ -21,7 +21,10 @@ namespace tiered::cpu::avx2 {
 }
 
 template <class F>
-inline constexpr bool has_min = requires(typename F::Block const& b) { b.m; } || requires(typename F::Block const& b) { b.dmin; };
+inline constexpr bool has_min = requires(typename F::Block const& b) {
+  b.m;
+}
+|| requires(typename F::Block const& b) { b.dmin; };
 
 /// w * x, neighbours added. The instruction takes unsigned times signed, so the sign of a signed w is moved to x. Two products fit
 /// 16 bits, as |w| <= 128 and |x| <= 127.
@@ -71,7 +74,7 @@ template <class F, int n>
 /// Adds part `p` of one super-block to the integer sums of each token.
 template <class F, int p, int n>
 [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline void add_part(typename F::Block const& block, __m256i scales, std::int32_t b,
-                                                                         Tokens<ActQ8x256, n> const& tokens, __m256i (&sums)[n]) {
+                                                                          Tokens<ActQ8x256, n> const& tokens, __m256i (&sums)[n]) {
   __m256i const w = part<p>(block);
   __m256i const scale_of_lane = _mm256_shuffle_epi8(scales, _mm256_set1_epi16(0x0100 + 0x0202 * p));
 #pragma GCC unroll 8

@@ -26,7 +26,10 @@ struct Quants256 {
 };
 
 template <class F>
-constexpr bool has_min = requires(typename F::Block const& b) { b.m; } || requires(typename F::Block const& b) { b.dmin; };
+constexpr bool has_min = requires(typename F::Block const& b) {
+  b.m;
+}
+|| requires(typename F::Block const& b) { b.dmin; };
 
 inline float block_scale(MXFP4::Block const& block) { return e8m0_to_half_float(block.e); }
 template <class Block>
@@ -79,7 +82,8 @@ void unpack_part(typename F::Block const& block, Quants256& out) {  // the part 
 
 template <class F>
 void unpack(typename F::Block const& block, Quants256& out) {
-  [&]<int... part>(std::integer_sequence<int, part...>) { (unpack_part<F, part>(block, out), ...); }(std::make_integer_sequence<int, 8>());
+  [&]<int... part>(std::integer_sequence<int, part...>) { (unpack_part<F, part>(block, out), ...); }
+  (std::make_integer_sequence<int, 8>());
   unpack_scales(block, out, F{});
   out.scale = block_scale(block);
   if constexpr (has_min<F>) out.min = half_to_float(block.dmin);

@@ -15,9 +15,12 @@ inline constexpr std::int32_t f32_piece = 512;
 
 /// Weights are decoded to f32, a piece of a few rows at a time, and multiplied with all tokens of the tile.
 /// `Leaf::decode<F>(src, n, dst)` decodes n elements; `Leaf::add_dots(w, n_rows, n, x, n_tokens, y)` adds the product of rows
-/// w [n_rows][f32_piece] (n elements each) and tokens x[t] to y[t][r].
+/// w [n_rows][f32_piece] (n elements each) and tokens x[t] to y[t][r]. A leaf may have `few_tokens<F>`, the same sums in another way.
 template <class F, class Leaf>
 void f32_tile(Product const& p, Range rows, Range tokens) {
+  if constexpr (requires { Leaf::template few_tokens<F>(p, rows, tokens); }) {
+    if (tokens.size() <= 4) return Leaf::template few_tokens<F>(p, rows, tokens);
+  }
   constexpr std::int32_t most_rows = 8, most_tokens = 64;
   std::int32_t const step = tokens.size() <= 4 ? 1 : most_rows;  // few tokens: memory is the limit, and likes one stream
   std::int64_t const row_blocks = p.dim / F::block_elems;

@@ -137,7 +137,8 @@ template <int p>
   std::uint32_t const l = load_word(b.scales_l);
   __m128i const even = _mm_cvtsi32_si128(std::int32_t(l & 0x0f0f0f0f)), odd = _mm_cvtsi32_si128(std::int32_t(l >> 4 & 0x0f0f0f0f));
   // Lane g: bits 2g, 2g + 1 pushed to the top, then down to bits 4 and 5.
-  __m128i const top = _mm_mullo_epi16(_mm_set1_epi16(std::int16_t(b.scales_h)), _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1));
+  __m128i const top = _mm_mullo_epi16(_mm_set1_epi16(std::int16_t(b.scales_h)),
+                                      _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1));
   __m128i const high = _mm_and_si128(_mm_srli_epi16(top, 10), _mm_set1_epi16(0x30));
   __m128i const scales = _mm_sub_epi8(_mm_or_si128(_mm_unpacklo_epi8(even, odd), _mm_packus_epi16(high, high)), _mm_set1_epi8(32));
   return {_mm_unpacklo_epi8(scales, scales), _mm_setzero_si128()};

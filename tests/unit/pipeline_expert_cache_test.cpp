@@ -1,0 +1,107 @@
+#include <map>
+#include <vector>
+
+#include "catch.hpp"
+#include "tiered/core/split_mix.hpp"
+#include "tiered/pipeline/expert_cache.hpp"
+#include "tiered/plan/lru.hpp"
+
+using namespace tiered;
+
+namespace {
+
+ExpertCache::Room take(ExpertCache& cache, std::uint32_t id, std::size_t bytes) {
+  auto const room = cache.acquire(ShardId(id), bytes);
+  REQUIRE(room.has_value());
+  room->entry->pins = 0;
+  return *room;
+}
+
+}  // namespace
+
+TEST_CASE("entries never overlap and never leave the pool, whatever their sizes") {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    INFO("seed " << seed);
+    SplitMix64 random(seed);
+    std::size_t const pool = 500 + random.below(2000);
+    ExpertCache cache(pool, Lru{});
+    std::map<std::uint32_t, std::size_t> size_of;
+    for (std::uint64_t step = 0; step < 200; ++step) {
+      auto const id = std::uint32_t(random.below(40));
+      size_of.try_emplace(id, 20 + random.below(200));
+      if (cache.find(ShardId(id), step) == nullptr) {
+        auto const room = cache.acquire(ShardId(id), size_of[id]);
+        REQUIRE(room.has_value());
+        room->entry->last_use = {1, step + 1};
+        room->entry->pins = 0;
+        if (random.below(8) == 0) cache.drop(ShardId(id));
+      }
+      std::map<std::size_t, std::size_t> ranges;
+      std::size_t used = 0;
+      for (auto const& [other, bytes] : size_of) {
+        ExpertCache::Entry* const entry = cache.find(ShardId(other), step);
+        if (entry == nullptr) continue;
+        CHECK(entry->bytes == bytes);
+        ranges[entry->offset] = entry->offset + entry->bytes;
+        used += bytes;
+      }
+      std::size_t end = 0;
+      for (auto const& [begin, range_end] : ranges) {
+        CHECK(begin >= end);
+        end = range_end;
+      }
+      CHECK(end <= pool);
+      CHECK(used == cache.used_bytes());
+    }
+  }
+}
+
+TEST_CASE("the least recently used goes, and its last use guards what takes its bytes") {
+  ExpertCache cache(100, Lru{});
+  for (std::uint32_t id = 0; id < 4; ++id) {
+    cache.find(ShardId(id), id);
+    take(cache, id, 25).entry->last_use = {3, 10 + id};
+  }
+  cache.find(ShardId(0), 9);  // 1 is the oldest now
+  cache.find(ShardId(7), 10);
+  auto const room = take(cache, 7, 25);
+  CHECK(room.after == Ticket{3, 11});
+  CHECK(cache.find(ShardId(1), 11) == nullptr);
+  CHECK(cache.find(ShardId(0), 11) != nullptr);
+  CHECK(cache.counters().evictions == 1);
+}
+
+TEST_CASE("neighbours merge: a large entry takes the place of several, after the last of their uses") {
+  ExpertCache cache(100, Lru{});
+  for (std::uint32_t id = 0; id < 4; ++id) {
+    cache.find(ShardId(id), id);
+    take(cache, id, 25).entry->last_use = {3, 20 - id};
+  }
+  auto const room = take(cache, 9, 100);
+  CHECK(room.after == Ticket{3, 20});
+  CHECK(cache.size() == 1);
+}
+
+TEST_CASE("entries in use stay; where they leave no room, there is none, and nothing is lost") {
+  ExpertCache cache(100, Lru{});
+  for (std::uint32_t id = 0; id < 4; ++id) {
+    cache.find(ShardId(id), id);
+    take(cache, id, 25);
+  }
+  for (std::uint32_t id : {0u, 2u}) cache.find(ShardId(id), 4)->pins = 1;
+  CHECK_FALSE(cache.acquire(ShardId(9), 50).has_value());
+  CHECK(cache.find(ShardId(0), 5) != nullptr);
+  CHECK(cache.find(ShardId(2), 5) != nullptr);
+  cache.find(ShardId(0), 6)->pins = 0;
+  CHECK(cache.acquire(ShardId(9), 50).has_value());
+  CHECK(cache.find(ShardId(2), 7) != nullptr);
+}
+
+TEST_CASE("a cleared cache is empty and whole") {
+  ExpertCache cache(64, Lru{});
+  take(cache, 1, 30);
+  cache.clear({2, 5});
+  CHECK(cache.used_bytes() == 0);
+  CHECK(cache.find(ShardId(1), 0) == nullptr);
+  CHECK(take(cache, 2, 64).after == Ticket{2, 5});
+}
