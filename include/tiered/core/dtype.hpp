@@ -13,8 +13,7 @@ enum class DType : std::uint32_t {
   q6_k = 14, q8_k = 15, iq2_xxs = 16, iq2_xs = 17, iq3_xxs = 18, iq1_s = 19, iq4_nl = 20, iq3_s = 21, iq2_s = 22, iq4_xs = 23,
   i8 = 24, i16 = 25, i32 = 26, i64 = 27, f64 = 28, iq1_m = 29, bf16 = 30, tq1_0 = 34, tq2_0 = 35, mxfp4 = 39, nvfp4 = 40,
   q1_0 = 41,
-  act_q8_32 = 256,   ///< activations: ActQ8x32 blocks (kernels/format/activation.hpp)
-  act_q8_256 = 257,  ///< activations: ActQ8x256 blocks
+  act_q8 = 256,  ///< activations: ActQ8x32 blocks (kernels/format/activation.hpp)
 };
 inline constexpr std::uint32_t n_file_dtypes = 48;  ///< size of tables indexed by the number of a file's type
 
@@ -59,8 +58,7 @@ TIERED_HD constexpr DTypeInfo dtype_info(DType type) {
     case DType::mxfp4: return {"mxfp4", 32, 17};
     case DType::nvfp4: return {"nvfp4", 64, 36};
     case DType::q1_0: return {"q1_0", 128, 18};
-    case DType::act_q8_32: return {"act_q8_32", 32, 40};
-    case DType::act_q8_256: return {"act_q8_256", 256, 292};
+    case DType::act_q8: return {"act_q8", 32, 40};
   }
   return {};
 }

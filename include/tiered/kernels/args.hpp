@@ -40,7 +40,7 @@ struct RmsNormArgs {
 /// Rows of f32 to 8-bit activation blocks (kernels/format/activation.hpp), once per row, shared by all products of that row.
 struct QuantizeArgs {
   float const* x = nullptr;  ///< [n_rows, dim]
-  void* y = nullptr;         ///< [n_rows, dim] in the activation type of the table entry
+  void* y = nullptr;         ///< [n_rows, dim] in act_q8; dim % 32 == 0
   std::int32_t n_rows = 0, dim = 0;
 };
 
@@ -171,10 +171,10 @@ struct ExpertsArgs {
   Activation activation = Activation::silu;
 };
 
-/// Quantised x of all tokens in both activation types, and gate, up and quantised product of all slots.
+/// Quantised x of all tokens, and gate, up and quantised product of all slots.
 TIERED_HD constexpr std::size_t experts_workspace_bytes(std::int32_t n_tokens, std::int32_t n_slots, std::int32_t dim, std::int32_t hidden_dim) {
-  // An activation row takes at most 40 bytes for 32 elements (5/4 of its elements); ends are rounded up to 64 bytes.
-  std::size_t const x = (std::size_t(dim) * 5 / 4 + 64 + std::size_t(dim) * 292 / 256 + 64) * std::size_t(n_tokens);
+  // A quantised row takes 40 bytes for 32 elements (5/4 of its elements); ends are rounded up to 64 bytes.
+  std::size_t const x = (std::size_t(dim) * 5 / 4 + 64) * std::size_t(n_tokens);
   std::size_t const h = (std::size_t(hidden_dim) * 8 + std::size_t(hidden_dim) * 5 / 4 + 128) * std::size_t(n_slots);
   return x + h + 4096;
 }

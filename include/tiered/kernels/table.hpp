@@ -22,10 +22,9 @@ struct KernelTable {
   char const* name = "";                        ///< "avx2", "sm_90": for messages and profiles
   Kernel<EmbedArgs> embed[n_file_dtypes] = {};  ///< by type of the table
   Kernel<MatmulArgs> matmul[n_file_dtypes] = {};
-  /// What MatmulArgs::x is in: f32 or an act_ type.
+  /// What MatmulArgs::x is in: f32 or act_q8.
   DType activation[n_file_dtypes] = {};
-  Kernel<QuantizeArgs> quantize_q8_32 = nullptr;
-  Kernel<QuantizeArgs> quantize_q8_256 = nullptr;
+  Kernel<QuantizeArgs> quantize = nullptr;
   Kernel<RmsNormArgs> rms_norm = nullptr;
   Kernel<RopeArgs> rope = nullptr;
   Kernel<KvWriteArgs> kv_write[n_file_dtypes] = {};    ///< by type of keys and values: f16, f32

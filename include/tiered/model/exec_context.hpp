@@ -11,12 +11,11 @@
 
 namespace tiered {
 
-/// Rows on their way into one or more products: f32, and its 8-bit forms once a weight asked for them.
+/// Rows on their way into one or more products: f32, and its 8-bit form once a weight asked for it.
 struct Activations {
   float const* values = nullptr;  ///< [n_rows, dim]
   std::int32_t n_rows = 0, dim = 0;
-  void const* q8_32 = nullptr;   ///< filled by ExecContext::matmul
-  void const* q8_256 = nullptr;  ///< likewise
+  void const* q8 = nullptr;  ///< [n_rows, dim] in act_q8; filled by ExecContext::matmul
 };
 
 struct AttendRequest {

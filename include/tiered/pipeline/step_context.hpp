@@ -44,14 +44,12 @@ class StepContext : public ExecContext {
   void const* in_type_for(DType weights, Activations& x, KernelTable const& table) {
     DType const type = table.activation[std::uint32_t(weights)];
     if (type == DType::f32) return x.values;
-    bool const small = type == DType::act_q8_32;
-    void const*& slot = small ? x.q8_32 : x.q8_256;
-    if (slot == nullptr) {
+    if (x.q8 == nullptr) {
       void* const y = scratch_.take(row_bytes(type, std::uint64_t(x.dim)) * std::size_t(x.n_rows));
-      launch(small ? &KernelTable::quantize_q8_32 : &KernelTable::quantize_q8_256, QuantizeArgs{x.values, y, x.n_rows, x.dim});
-      slot = y;
+      launch(&KernelTable::quantize, QuantizeArgs{x.values, y, x.n_rows, x.dim});
+      x.q8 = y;
     }
-    return slot;
+    return x.q8;
   }
 
   Scratch scratch_;

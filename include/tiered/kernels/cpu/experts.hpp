@@ -37,9 +37,9 @@ class Experts {
         gate_(products.of(args.gate_type)),
         up_(products.of(args.up_type)),
         down_(products.of(args.down_type)),
-        gate_x_(products.activation[std::uint32_t(args.gate_type)]),
-        up_x_(products.activation[std::uint32_t(args.up_type)]),
-        down_x_(products.activation[std::uint32_t(args.down_type)]) {
+        gate_q8_(products.activation[std::uint32_t(args.gate_type)] == DType::act_q8),
+        up_q8_(products.activation[std::uint32_t(args.up_type)] == DType::act_q8),
+        down_q8_(products.activation[std::uint32_t(args.down_type)] == DType::act_q8) {
     std::byte* at = args.workspace + (64 - reinterpret_cast<std::uintptr_t>(args.workspace) % 64) % 64;
     auto const take = [&](std::size_t bytes) {
       std::byte* const region = at;
@@ -51,18 +51,15 @@ class Experts {
     tokens_ = reinterpret_cast<std::int32_t*>(take(std::size_t(args.n_slots) * sizeof(std::int32_t)));
     hidden_ = reinterpret_cast<float*>(take(hidden * sizeof(float)));
     hidden_up_ = reinterpret_cast<float*>(take(hidden * sizeof(float)));
-    if (down_x_ != DType::f32) hidden_q_ = take(std::size_t(args.n_slots) * row_bytes(down_x_, std::uint64_t(args.hidden_dim)));
-    auto const x_bytes = [&](DType type) { return std::size_t(args.n_tokens) * row_bytes(type, std::uint64_t(args.dim)); };
-    if (gate_x_ != DType::f32) x_gate_ = take(x_bytes(gate_x_));
-    if (up_x_ != DType::f32) x_up_ = up_x_ == gate_x_ ? x_gate_ : take(x_bytes(up_x_));
+    if (down_q8_) hidden_q8_ = take(std::size_t(args.n_slots) * row_bytes(DType::act_q8, std::uint64_t(args.hidden_dim)));
+    if (gate_q8_ || up_q8_) x_q8_ = take(std::size_t(args.n_tokens) * row_bytes(DType::act_q8, std::uint64_t(args.dim)));
   }
 
   void run() {
     place_groups();
-    if (x_gate_ != nullptr) quantize_rows(gate_x_, a_.x, a_.n_tokens, a_.dim, x_gate_);
-    if (x_up_ != nullptr && x_up_ != x_gate_) quantize_rows(up_x_, a_.x, a_.n_tokens, a_.dim, x_up_);
+    if (x_q8_ != nullptr) quantize<Leaf>({a_.x, x_q8_, a_.n_tokens, a_.dim}, team_);
     for_tiles(a_.hidden_dim, row_bytes(a_.gate_type, std::uint64_t(a_.dim)), [this](Place at, Range rows) { gate_and_up(at, rows); });
-    if (hidden_q_ != nullptr) quantize_rows(down_x_, hidden_, a_.n_slots, a_.hidden_dim, hidden_q_);
+    if (down_q8_) quantize<Leaf>({hidden_, hidden_q8_, a_.n_slots, a_.hidden_dim}, team_);
     for_tiles(a_.dim, row_bytes(a_.down_type, std::uint64_t(a_.hidden_dim)), [this](Place at, Range rows) { down(at, rows); });
   }
 
@@ -81,15 +78,6 @@ class Experts {
       places_[n_places_++] = {g, first};
       for (std::int32_t i = 0; i < group.n; ++i) tokens_[first + i] = a_.slots[group.first + i] / a_.n_used;
       first += group.n;
-    }
-  }
-
-  void quantize_rows(DType type, float const* x, std::int32_t n_rows, std::int32_t dim, void* y) {
-    QuantizeArgs const args{x, y, n_rows, dim};
-    if (type == DType::act_q8_256) {
-      quantize<ActQ8x256, Leaf>(args, team_);
-    } else {
-      quantize<ActQ8x32, Leaf>(args, team_);
     }
   }
 
@@ -116,15 +104,17 @@ class Experts {
     return p;
   }
 
+  void const* input(bool q8) const { return q8 ? static_cast<void const*>(x_q8_) : a_.x; }
+
   void gate_and_up(Place at, Range rows) const {
     ExpertGroup const& group = a_.groups[at.group];
     std::int64_t const first = std::int64_t(at.first) * a_.hidden_dim;
     float *const gate = hidden_ + first, *const up = hidden_up_ + first;
-    Product p = product(group.gate, x_gate_ != nullptr ? x_gate_ : static_cast<void const*>(a_.x), gate, a_.hidden_dim, a_.dim);
+    Product p = product(group.gate, input(gate_q8_), gate, a_.hidden_dim, a_.dim);
     p.x_rows = tokens_ + at.first;
     gate_(p, rows, {0, group.n});
     p.w = group.up;
-    p.x = x_up_ != nullptr ? x_up_ : static_cast<void const*>(a_.x);
+    p.x = input(up_q8_);
     p.y = up;
     up_(p, rows, {0, group.n});
     for (std::int64_t t = 0; t < group.n; ++t) {
@@ -135,8 +125,8 @@ class Experts {
 
   void down(Place at, Range rows) const {
     ExpertGroup const& group = a_.groups[at.group];
-    std::size_t const x_bytes = std::size_t(row_bytes(down_x_, std::uint64_t(a_.hidden_dim)));
-    std::byte const* const x = hidden_q_ != nullptr ? hidden_q_ : reinterpret_cast<std::byte const*>(hidden_);
+    std::size_t const x_bytes = std::size_t(row_bytes(down_q8_ ? DType::act_q8 : DType::f32, std::uint64_t(a_.hidden_dim)));
+    std::byte const* const x = down_q8_ ? hidden_q8_ : reinterpret_cast<std::byte const*>(hidden_);
     Product p = product(group.down, x + std::size_t(at.first) * x_bytes, a_.y, a_.dim, a_.hidden_dim);
     p.y_rows = a_.slots + group.first;
     down_(p, rows, {0, group.n});
@@ -145,12 +135,12 @@ class Experts {
   ExpertsArgs const& a_;
   Team& team_;
   MatmulTile gate_, up_, down_;
-  DType gate_x_, up_x_, down_x_;
+  bool gate_q8_, up_q8_, down_q8_;  // whether the product reads 8-bit activations
   Place* places_ = nullptr;         // [n_places_]
   std::int32_t* tokens_ = nullptr;  // [n_slots], of each row of the hidden layer
   std::int32_t n_places_ = 0;
   float *hidden_ = nullptr, *hidden_up_ = nullptr;
-  std::byte *hidden_q_ = nullptr, *x_gate_ = nullptr, *x_up_ = nullptr;
+  std::byte *hidden_q8_ = nullptr, *x_q8_ = nullptr;
 };
 
 template <ProductTable const* products, class Leaf>

@@ -86,9 +86,6 @@ struct Leaf {
   static void quantize(float const* x, std::int64_t n_blocks, ActQ8x32* y) {
     for (std::int64_t b = 0; b < n_blocks; ++b) quantize_block(x + b * 32, y[b]);
   }
-  static void quantize(float const* x, std::int64_t n_blocks, ActQ8x256* y) {
-    for (std::int64_t b = 0; b < n_blocks; ++b) quantize_block(x + b * 256, y[b]);
-  }
 };
 
 }  // namespace tiered::cpu::baseline

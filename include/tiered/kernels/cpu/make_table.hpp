@@ -55,8 +55,7 @@ constexpr KernelTable make_kernel_table() {
     table.matmul[type] = &enqueue<MatmulArgs, &matmul<F::dtype, tile_of<Kernels, f32_activations, F>()>>;
     table.activation[type] = f32_activations ? DType::f32 : quantized_activation(F::dtype);
   });
-  table.quantize_q8_32 = &enqueue<QuantizeArgs, &quantize<ActQ8x32, Leaf>>;
-  table.quantize_q8_256 = &enqueue<QuantizeArgs, &quantize<ActQ8x256, Leaf>>;
+  table.quantize = &enqueue<QuantizeArgs, &quantize<Leaf>>;
   table.rms_norm = &enqueue<RmsNormArgs, &rms_norm<Leaf>>;
   table.rope = &enqueue<RopeArgs, &rope>;
   constexpr std::uint32_t half = std::uint32_t(DType::f16), single = std::uint32_t(DType::f32);

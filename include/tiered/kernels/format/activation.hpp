@@ -1,9 +1,12 @@
 /// Activations as 8-bit blocks, which integer dot products read. [device-visible]
 ///
-/// Both types: with A the largest magnitude of the block, scale = A / 127 and q = x * (127 / A), rounded to the nearest integer,
-/// ties to even. Every step is one correctly rounded f32 operation, so all backends make the same bits. Where A < 2^-100, scale
-/// and q are 0 (so no step meets a subnormal); where an element is infinite or not a number, scale (and sum) are NaN and q is 0:
-/// then every product of the row is NaN, not garbage.
+/// With A the largest magnitude of a block of 32, scale = A / 127 and q = x * (127 / A), rounded to the nearest integer, ties to
+/// even. Every step is one correctly rounded f32 operation, so all backends make the same bits. Where A < 2^-100, scale and q are 0
+/// (so no step meets a subnormal); where an element is infinite or not a number, the scale is NaN and q is 0: then every product of
+/// the row is NaN, not garbage.
+///
+/// Weights in super-blocks of 256 read eight blocks for each: one scale for 256 elements would cost accuracy wherever activations
+/// have outliers, as the product of gate and up does.
 #pragma once
 
 #include <cstdint>
@@ -15,76 +18,48 @@
 
 namespace tiered {
 
-/// For weights in blocks of 32.
 struct ActQ8x32 {
-  static constexpr DType dtype = DType::act_q8_32;
+  static constexpr DType dtype = DType::act_q8;
   static constexpr int block_elems = 32, block_bytes = 40;
 
   float scale;
-  float sum;  ///< scale * (sum of q), rounded: what a weight format's minimum is multiplied with
+  std::int16_t sums[2];  ///< of q[0..16) and of q[16..32): what a weight format's minimum is multiplied with
   std::int8_t q[32];
 };
 static_assert(sizeof(ActQ8x32) == ActQ8x32::block_bytes);
 
-/// For weights in blocks of 256.
-struct ActQ8x256 {
-  static constexpr DType dtype = DType::act_q8_256;
-  static constexpr int block_elems = 256, block_bytes = 292;
-
-  float scale;
-  std::int16_t sums[16];  ///< of each 16 neighbours of q
-  std::int8_t q[256];
-};
-static_assert(sizeof(ActQ8x256) == ActQ8x256::block_bytes);
-
-/// The type that a weight format's integer dot product takes: by its block size; f32 for weights that are floats.
-constexpr DType quantized_activation(DType weights) {
-  std::uint32_t const elems = block_elems(weights);
-  return elems == 256 ? DType::act_q8_256 : elems == 32 ? DType::act_q8_32 : DType::f32;
-}
-
-namespace detail {
-
-/// Fills q[0..n) and returns the scale.
-TIERED_HD inline float quantize_q8(float const* x, int n, std::int8_t* q) {
-  std::uint32_t largest = 0;  // magnitudes compare as integers, infinities and NaN above all numbers
-  for (int i = 0; i < n; ++i) {
-    std::uint32_t const magnitude = float_to_bits(x[i]) & 0x7fffffffu;
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  constexpr std::uint32_t infinity = 0x7f800000u, tiny = (127u - 100u) << 23;
-  if (largest >= infinity || largest < tiny) {
-    for (int i = 0; i < n; ++i) q[i] = 0;
-    return largest < tiny ? 0.0f : bits_to_float(0x7fc00000u);
-  }
-  float const inverse = 127.0f / bits_to_float(largest);
-  for (int i = 0; i < n; ++i) q[i] = std::int8_t(nearest_int(rounded_product(x[i], inverse)));
-  return bits_to_float(largest) / 127.0f;
-}
-
-}  // namespace detail
+/// The type that products with weights of a type take: blocks for weights in blocks, f32 for weights that are floats.
+constexpr DType quantized_activation(DType weights) { return block_elems(weights) > 1 ? DType::act_q8 : DType::f32; }
 
 /// The block of x[0..32).
 TIERED_HD inline void quantize_block(float const* x, ActQ8x32& block) {
-  block.scale = detail::quantize_q8(x, 32, block.q);
-  int sum = 0;
-  for (int i = 0; i < 32; ++i) sum += block.q[i];
-  block.sum = detail::rounded_product(block.scale, float(sum));
-}
-
-/// The block of x[0..256).
-TIERED_HD inline void quantize_block(float const* x, ActQ8x256& block) {
-  block.scale = detail::quantize_q8(x, 256, block.q);
-  for (int group = 0; group < 16; ++group) {
+  std::uint32_t largest = 0;  // magnitudes compare as integers, infinities and NaN above all numbers
+  for (int i = 0; i < 32; ++i) {
+    std::uint32_t const magnitude = detail::float_to_bits(x[i]) & 0x7fffffffu;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  block.sums[0] = block.sums[1] = 0;
+  constexpr std::uint32_t infinity = 0x7f800000u, tiny = (127u - 100u) << 23;
+  if (largest >= infinity || largest < tiny) {
+    block.scale = largest < tiny ? 0.0f : detail::bits_to_float(0x7fc00000u);
+    for (int i = 0; i < 32; ++i) block.q[i] = 0;
+    return;
+  }
+  float const inverse = 127.0f / detail::bits_to_float(largest);
+  block.scale = detail::bits_to_float(largest) / 127.0f;
+  for (int half = 0; half < 2; ++half) {
     int sum = 0;
-    for (int i = 0; i < 16; ++i) sum += block.q[group * 16 + i];
-    block.sums[group] = std::int16_t(sum);
+    for (int i = half * 16; i < half * 16 + 16; ++i) {
+      int const q = detail::nearest_int(detail::rounded_product(x[i], inverse));
+      block.q[i] = std::int8_t(q);
+      sum += q;
+    }
+    block.sums[half] = std::int16_t(sum);
   }
 }
 
 /// Element i as the product sees it.
-template <class Activation>
-TIERED_HD float decode_activation(Activation const& block, int i) {
+TIERED_HD inline float decode_activation(ActQ8x32 const& block, int i) {
   return detail::rounded_product(block.scale, float(block.q[i]));
 }
 

@@ -16,19 +16,16 @@ namespace tiered::reference {
 using ActivationRule = DType (*)(DType weights);
 inline DType f32_activation(DType) { return DType::f32; }
 
-/// The values of one activation row of `dim` elements in the given type: f32 or an act_ type.
+/// The values of one activation row of `dim` elements in the given type: f32 or act_q8.
 inline std::vector<double> activation_row(DType type, void const* row, std::int32_t dim) {
   std::vector<double> values(static_cast<std::size_t>(dim));
   for (std::size_t k = 0; k < values.size(); ++k) {
     if (type == DType::f32) {
       values[k] = double(static_cast<float const*>(row)[k]);
-    } else if (type == DType::act_q8_32) {
+    } else {
+      expects(type == DType::act_q8, "activations are f32 or act_q8");
       ActQ8x32 const& block = static_cast<ActQ8x32 const*>(row)[k / 32];
       values[k] = double(block.scale) * block.q[k % 32];
-    } else {
-      expects(type == DType::act_q8_256, "activations are f32, act_q8_32 or act_q8_256");
-      ActQ8x256 const& block = static_cast<ActQ8x256 const*>(row)[k / 256];
-      values[k] = double(block.scale) * block.q[k % 256];
     }
   }
   return values;

@@ -36,7 +36,7 @@ inline std::vector<std::byte> to_activation(float const* x, std::int32_t dim, DT
   if (type == DType::f32) {
     std::copy_n(reinterpret_cast<std::byte const*>(x), row.size(), row.begin());
   } else {
-    quantize(QuantizeArgs{x, row.data(), 1, dim}, type);
+    quantize(QuantizeArgs{x, row.data(), 1, dim});
   }
   return row;
 }

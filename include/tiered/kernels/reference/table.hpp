@@ -32,8 +32,7 @@ KernelTable make_table(char const* name) {
     table.matmul[i] = [](MatmulArgs const& a, Queue) { return matmul(a, weights, rule(weights)), 0; };
     table.activation[i] = rule(weights);
   });
-  table.quantize_q8_32 = entry<QuantizeArgs, quantize<ActQ8x32>>;
-  table.quantize_q8_256 = entry<QuantizeArgs, quantize<ActQ8x256>>;
+  table.quantize = entry<QuantizeArgs, quantize>;
   table.rms_norm = entry<RmsNormArgs, rms_norm>;
   table.rope = entry<RopeArgs, rope>;
   constexpr std::uint32_t half = std::uint32_t(DType::f16), single = std::uint32_t(DType::f32);

@@ -1,0 +1,229 @@
+/// Forward declarations of public names, for headers that only pass them on. Constrained templates are not among them.
+#pragma once
+
+#include <cstdint>
+
+namespace tiered {
+
+// core/
+enum class DType : std::uint32_t;
+enum class Errc : std::uint8_t;
+enum class SequenceId : std::uint32_t;
+enum class ShardId : std::uint32_t;
+enum class Tier : std::uint8_t;
+enum class WeightId : std::uint32_t;
+struct DTypeInfo;
+struct DeviceId;
+class Error;
+struct Range;
+struct Shape;
+struct SourceLocation;
+class SplitMix64;
+
+// memory/
+class AnyTier;
+class Arena;
+struct Block;
+class Buffer;
+struct CopyPiece;
+class LaneSet;
+class LaneTask;
+class MemcpyEngine;
+class PageableTier;
+class SlotPool;
+class ThreadCopyEngine;
+struct Ticket;
+
+// io/
+enum class GgufType : std::uint32_t;
+enum class TokenType : std::uint8_t;
+class BytePairModel;
+struct ChatMessage;
+class ChatTemplate;
+struct DecodeOptions;
+struct EncodeOptions;
+class GgufFile;
+struct GgufTensor;
+class GgufValue;
+class GgufWriter;
+class InFile;
+class MemorySource;
+class MmapFile;
+struct PreTokenizer;
+class PreadSource;
+class SentencePieceModel;
+class StreamDecoder;
+class Tokenizer;
+struct Utf8Char;
+class Vocab;
+struct VocabData;
+
+// kernels/
+enum class Activation : std::uint8_t;
+enum class Gating : std::uint8_t;
+enum class Isa : std::uint8_t;
+enum class RopeKind : std::uint8_t;
+struct AddArgs;
+struct AttentionArgs;
+struct BF16;
+struct CombineArgs;
+class CpuBackend;
+struct CpuOptions;
+struct CpuQueue;
+struct EmbedArgs;
+struct ExpertGroup;
+struct ExpertsArgs;
+struct F16;
+struct F32;
+struct GatedArgs;
+struct GatherArgs;
+struct IQ4_NL;
+struct IQ4_XS;
+struct KernelTable;
+struct KvRow;
+struct KvTable;
+struct KvWriteArgs;
+struct MXFP4;
+struct MatmulArgs;
+struct Q2_K;
+struct Q3_K;
+struct Q4_0;
+struct Q4_1;
+struct Q4_K;
+struct Q5_0;
+struct Q5_1;
+struct Q5_K;
+struct Q6_K;
+struct Q8_0;
+struct QuantizeArgs;
+struct Queue;
+struct RmsNormArgs;
+struct RopeArgs;
+struct RouteArgs;
+class Team;
+
+// model/
+enum class FeedForwardKind : std::uint8_t;
+enum class MixerKind : std::uint8_t;
+enum class ShardKind : std::uint8_t;
+struct Activations;
+struct Architecture;
+struct AttendRequest;
+struct AttentionConfig;
+struct Batch;
+class ExecContext;
+struct ExpertsConfig;
+struct ExpertsRequest;
+class KvCache;
+struct LayerConfig;
+struct LayerState;
+struct LayerWeights;
+struct ModelConfig;
+struct ModelWeights;
+struct RopeTable;
+struct Row;
+struct Rows;
+struct Shard;
+struct ShardTable;
+struct Step;
+class Transformer;
+struct Weight;
+
+// plan/
+enum class ActionKind : std::uint8_t;
+enum class WeightClass : std::uint8_t;
+struct Action;
+struct ActionTime;
+struct AllVram;
+struct AnalyticCost;
+class AnyEviction;
+class AnyPlacement;
+class AnyPrefetch;
+struct AttentionFirst;
+struct Budget;
+struct Capabilities;
+class DecodePrefillTiers;
+struct DeviceRates;
+struct Estimate;
+class Estimator;
+struct ExpertLayer;
+struct ExpertLayers;
+class FrequencyDecay;
+struct HardwareProfile;
+class Lru;
+struct MatmulRates;
+struct PassCost;
+struct PassCosts;
+struct Placement;
+struct Placements;
+struct PlanRequest;
+struct PlannerInput;
+struct RateCurve;
+struct RatePoint;
+struct RingPrefetch;
+class ScratchBytes;
+struct SecondsPerByte;
+struct ShardPlan;
+struct StreamAll;
+struct TierPlan;
+class VramAccount;
+
+// pipeline/
+enum class TraceLane : std::uint8_t;
+struct ActivationLayout;
+struct BlockRow;
+class ByteRing;
+class CopyLane;
+class Executor;
+struct ExecutorParts;
+class ExpertCache;
+struct ExpertsEnvironment;
+class ModelRef;
+struct PlanImage;
+class RoutedExperts;
+struct RoutedRows;
+struct RowLimits;
+class Scratch;
+class ScratchMeter;
+class Side;
+class StepContext;
+struct TraceEntry;
+struct VramLayout;
+
+// engine/
+class CancelToken;
+struct CpuPolicies;
+struct EngineOptions;
+struct EnginePlans;
+struct EngineStats;
+class Logits;
+struct MachineOptions;
+struct NullTrace;
+struct RecordingTrace;
+class Sampler;
+struct SamplerOptions;
+class Sequence;
+struct SimPolicies;
+struct TraceEvent;
+template <class P, class M>
+class Engine;
+template <class Host, class Device, class Copy>
+struct Machine;
+template <class P>
+struct PolicyValues;
+
+// sim/
+enum class FaultKind : std::uint8_t;
+class Faults;
+class SimBackend;
+class SimClock;
+struct SimCopy;
+class SimCopyEngine;
+struct SimCopyOptions;
+struct SimOptions;
+struct SimSpan;
+class SimTier;
+template <class Source>
+class FaultyReads;
+
+}  // namespace tiered
