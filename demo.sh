@@ -22,7 +22,8 @@ need_for_programs
 say "building"
 build release
 if [ -z "$model" ]; then
-  model=$(python3 tools/fetch.py smollm2) || die "No model: give one with --model FILE.gguf, or run again with a network."
+  model=$(python3 .ci/fetch.py smollm2) || die "No model: give one with --model FILE.gguf, or run again with a network."
 fi
 say "$(basename "$model") within $vram"
-exec build/tiered-run -m "$model" --vram "$vram" -p "$prompt" --chat --stats
+# A short context leaves the budget to weights; no sampling: the same answer every time.
+exec build/tiered-run -m "$model" --vram "$vram" -p "$prompt" -c 2048 --temp 0 --chat --stats

@@ -31,7 +31,7 @@ fuzz() {
 need_for_tests
 if [ -n "${CI:-}" ]; then need ccache clang libclang-rt-dev; else want ccache clang; fi
 say "files for tests"
-python3 tools/fetch.py smollm2 gemma3 vocabularies || say "tests of real files will be skipped"
+python3 .ci/fetch.py smollm2 gemma3 vocabularies || say "tests of real files will be skipped"
 say "building"
 build test
 if [ -n "${CI:-}" ]; then

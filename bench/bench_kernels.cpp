@@ -80,8 +80,7 @@ Result measure(CpuBackend& cpu, DType type, std::int32_t n_tokens, std::int32_t 
   std::vector<std::byte> quantized(std::size_t(n_tokens) * row_bytes(activation, std::uint64_t(dim)));
   void const* input = x.data();
   if (activation != DType::f32) {
-    launch(activation == DType::act_q8_32 ? table.quantize_q8_32 : table.quantize_q8_256,
-           QuantizeArgs{x.data(), quantized.data(), n_tokens, dim}, cpu.queue());
+    launch(table.quantize, QuantizeArgs{x.data(), quantized.data(), n_tokens, dim}, cpu.queue());
     input = quantized.data();
   }
   std::vector<float> y(std::size_t(n_tokens) * std::size_t(rows));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../tests/fake_model.hpp"
+#include "tiered/core/units.hpp"
 #include "tiered/plan/any_policy.hpp"
 #include "tiered/plan/plan_io.hpp"
 #include "tiered/plan/planner.hpp"

@@ -110,7 +110,7 @@ void generate(Engine& engine, tiered::Tokenizer const& tokenizer, Prompt const& 
   try {
     std::span<float const> logits = engine.prefill(sequence, prompt.tokens);
     stats.prefill_s = now_s() - start;
-    stats.prefill_copied_bytes = stats.copied_bytes = copied_bytes(engine);
+    stats.prefill_copied_bytes = copied_bytes(engine);
     std::size_t const most = o.n_predict < 0 ? std::numeric_limits<std::size_t>::max() : std::size_t(o.n_predict);
     for (;;) {
       if (stats.n_generated == most) {
@@ -133,8 +133,7 @@ void generate(Engine& engine, tiered::Tokenizer const& tokenizer, Prompt const& 
       double const before = now_s();
       logits = engine.decode(sequence, token);
       stats.decode_s += now_s() - before;
-      stats.copied_bytes = copied_bytes(engine);
-      if (++stats.n_decoded == 1) stats.first_decode_copied_bytes = stats.copied_bytes - stats.prefill_copied_bytes;
+      if (++stats.n_decoded == 1) stats.first_decode_copied_bytes = copied_bytes(engine) - stats.prefill_copied_bytes;
     }
   } catch (...) {
     stats.stopped = Interrupt::requested() ? "by a signal" : "by an error";
@@ -219,6 +218,8 @@ ExitCode run(tiered::GgufFile const& gguf, Options const& o) {
     stats.vram_peak_bytes = s.vram_peak_bytes;
     stats.host_kv_bytes = s.host_kv_bytes;
     stats.experts = s.experts;
+    stats.copied_bytes = copied_bytes(engine);
+    if (stats.prefill_s == 0) stats.prefill_copied_bytes = stats.copied_bytes;
     progress.clear();
     if (o.stats)
       say(to_text(stats));

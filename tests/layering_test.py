@@ -68,6 +68,8 @@ class Rules:
             return None if header == "cuda.hpp" or "cuda" not in included.split("/")[:-1] else "only cuda.hpp may include a cuda/ header"
         if included in UMBRELLAS:
             return "no header of the library includes an umbrella"
+        if included.endswith("_impl.hpp"):
+            return "it defines functions: for cpu.hpp and CMake's sources only"
         if included in ANYWHERE:
             return None
         if header in ANYWHERE:
@@ -122,7 +124,7 @@ def check_includes(rules: Rules, header: str, text: str) -> list[str]:
 
 
 def preprocessed_lines(compiler: str, include_dir: pathlib.Path, header: str) -> int | str:
-    command = [compiler, "-std=c++20", "-E", "-P", "-DTIERED_CPU_ISA=baseline", "-I", str(include_dir), "-x", "c++", "-"]
+    command = [compiler, "-std=c++20", "-E", "-P", "-I", str(include_dir), "-x", "c++", "-"]
     run = subprocess.run(command, input=f'#include "tiered/{header}"\n', capture_output=True, text=True)
     return run.stdout.count("\n") if run.returncode == 0 else run.stderr
 
@@ -182,6 +184,8 @@ def main() -> int:
     problems = check_lengths(options.root)
     for header, text in texts.items():
         problems += [f"{header}:{problem}" for problem in check_includes(rules, header, text)]
+    problems += [f"cpu.hpp: does not include {header}" for header in texts if header.endswith("_impl.hpp") and "cuda" not in header.split("/")
+                 and f'"tiered/{header}"' not in texts["cpu.hpp"]]
     reach = Reach(texts)
     host = [header for header in texts if "cuda" not in header and header.endswith(".hpp")]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

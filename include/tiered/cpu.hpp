@@ -1,10 +1,37 @@
-/// The library with the CPU kernels themselves, for programs that do not link tiered::cpu. Include it in one source file of a
-/// program: it defines functions, and takes a while to compile.
+/// All functions of the library and the CPU kernels, for programs that do not link tiered::cpu. Include it in one source file
+/// of a program: it defines them, and takes a while to compile.
 #pragma once
 
+#include "tiered/engine/detail/engine_impl.hpp"
+#include "tiered/engine/detail/planning_impl.hpp"
+#include "tiered/engine/detail/policies_impl.hpp"
+#include "tiered/engine/detail/sim_policies_impl.hpp"
+#include "tiered/io/detail/chat_template_impl.hpp"
+#include "tiered/io/detail/gguf_impl.hpp"
+#include "tiered/io/detail/tokenizer_impl.hpp"
+#include "tiered/io/detail/vocab_impl.hpp"
 #include "tiered/kernels/cpu/detail/team_impl.hpp"
 #include "tiered/kernels/cpu/instantiate.hpp"
 #include "tiered/memory/detail/lane_impl.hpp"
+#include "tiered/model/detail/kv_cache_impl.hpp"
+#include "tiered/model/detail/transformer_impl.hpp"
+#include "tiered/pipeline/detail/executor_impl.hpp"
+#include "tiered/pipeline/detail/expert_cache_impl.hpp"
+#include "tiered/pipeline/detail/routed_experts_impl.hpp"
+#include "tiered/plan/detail/account_impl.hpp"
+#include "tiered/plan/detail/any_policy_impl.hpp"
+#include "tiered/plan/detail/cost_impl.hpp"
+#include "tiered/plan/detail/estimate_impl.hpp"
+#include "tiered/plan/detail/experts_impl.hpp"
+#include "tiered/plan/detail/hardware_impl.hpp"
+#include "tiered/plan/detail/plan_io_impl.hpp"
+#include "tiered/plan/detail/planner_impl.hpp"
+#include "tiered/plan/detail/ring_prefetch_impl.hpp"
+#include "tiered/plan/detail/verify_schedule_impl.hpp"
+#include "tiered/plan/placements/detail/all_vram_impl.hpp"
+#include "tiered/plan/placements/detail/attention_first_impl.hpp"
+#include "tiered/plan/placements/detail/seconds_per_byte_impl.hpp"
+#include "tiered/plan/placements/detail/stream_all_impl.hpp"
 
 namespace tiered::cpu {
 namespace baseline {

@@ -312,9 +312,11 @@ class Signals(Case):
             for device in [[], ["--vram", "64K"]]:
                 with self.subTest(signal=number, device=device):
                     process = start("-m", TINY, "-p", "abc", *ENDLESS, "--stats", *device, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
-                    text = os.read(process.stdout.fileno(), 100)
+                    text = b""
                     while len(text) < 50:
-                        text += os.read(process.stdout.fileno(), 100)
+                        piece = os.read(process.stdout.fileno(), 100)
+                        self.assertTrue(piece, "it ended by itself")
+                        text += piece
                     process.send_signal(number)
                     out, err = process.communicate(timeout=60)
                     self.assertEqual(process.returncode, code, err.decode())
@@ -347,8 +349,8 @@ class Signals(Case):
             lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
             return next(line.split()[1] for line in lines if line.startswith(key + ":"))
 
-        while b"greedy" not in process.stderr.readline():
-            self.assertIsNone(process.poll())
+        while b"greedy" not in (line := process.stderr.readline()):
+            self.assertTrue(line, "it ended by itself")
         wait_until(lambda: status("State") == "S", process)  # all that is left to wait for is the pipe
         process.send_signal(signal.SIGINT)
         wait_until(lambda: not int(status("SigCgt"), 16) >> (signal.SIGINT - 1) & 1, process)

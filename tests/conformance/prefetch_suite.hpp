@@ -7,6 +7,7 @@
 #include "catch.hpp"
 #include "fake_model.hpp"
 #include "tiered/core/error.hpp"
+#include "tiered/plan/experts.hpp"
 #include "tiered/plan/verify_schedule.hpp"
 
 namespace tiered_test {

@@ -6,8 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "tiered/io/bpe.hpp"
 #include "tiered/io/chat_template.hpp"
+#include "tiered/io/spm.hpp"
 #include "tiered/io/tokenizer.hpp"
+#include "tiered/io/utf8.hpp"
 
 namespace {
 

@@ -74,3 +74,28 @@ TEST_CASE("copies run behind compute", "[golden][sweep]") {
   REQUIRE(n_copies > 0);
   CHECK(n_ahead * 2 > n_copies);
 }
+
+TEST_CASE("a weight crosses the link once per prompt", "[golden][sweep]") {
+  for (char const* file : {"llama_k.mixed.gguf", "qwen3moe_k.mixed.gguf", "gemma3.f16.gguf"}) {
+    auto const model = open_golden(file);
+    for (std::size_t budget : {all_bytes(*model) / 2 + 2 * MiB, all_bytes(*model) + 2 * MiB}) {
+      INFO(file << " " << budget);
+      PolicyValues<TracedSweep> values{.placement = make_placement("stream_all")};
+      Engine<TracedSweep> engine(model, options_for(budget), values);
+      Sequence const sequence = engine.new_sequence();
+      std::vector<std::int32_t> prompt;
+      for (std::int32_t i = 0; i < 40; ++i) prompt.push_back(3 + i % 60);
+      engine.prefill(sequence, prompt);
+      std::vector<std::size_t> copied(model->table().shards.size(), 0);
+      for (TraceEvent const& e : engine.trace().events) {
+        if (e.action.kind == ActionKind::copy) copied[std::size_t(e.action.shard)] += e.action.bytes;
+      }
+      std::size_t n_copied = 0;
+      for (Shard const& s : model->table().shards) {
+        CHECK(copied[std::size_t(s.id)] <= s.bytes);
+        n_copied += copied[std::size_t(s.id)] > 0 ? 1 : 0;
+      }
+      CHECK(n_copied > 0);
+    }
+  }
+}

@@ -12,7 +12,6 @@ POISONED = [
     "I",  # complex.h
     "B0",  # termios.h
     "small", "near", "far", "ERROR", "CONST",  # windows.h
-    "min(a, b)", "max(a, b)",  # windows.h: write (std::min)(a, b)
     "major", "minor",  # sys/sysmacros.h
     "unix", "linux",  # gcc without -std=
     "None", "Status",  # X11/X.h

@@ -65,7 +65,7 @@ TEST_CASE("reference matmul: every format, f32 and 8-bit activations", "[referen
     if (activation == DType::f32) {
       std::copy(x.begin(), x.end(), reinterpret_cast<float*>(x_q8.data()));
     } else {
-      reference::quantize(QuantizeArgs{x.data(), x_q8.data(), n_tokens, dim}, activation);
+      reference::quantize(QuantizeArgs{x.data(), x_q8.data(), n_tokens, dim});
     }
     reference::matmul(MatmulArgs{w.data(), x_q8.data(), nullptr, y_q8.data(), n_tokens, rows, dim, rows}, F::dtype, activation);
     for (std::int32_t t = 0; t < n_tokens; ++t) {
@@ -91,10 +91,10 @@ TEST_CASE("reference matmul: an activation that is not a number makes its own ro
   std::vector<float> x = uniform(3 * 256, 4);
   x[256 + 17] = std::numeric_limits<float>::infinity();
   std::vector<std::uint32_t> const w = encoded(DType::q4_k, uniform(2 * 256, 5));
-  std::vector<std::uint32_t> blocks(3 * sizeof(ActQ8x256) / 4);
-  reference::quantize(QuantizeArgs{x.data(), blocks.data(), 3, 256}, DType::act_q8_256);
+  std::vector<std::uint32_t> blocks(3 * 8 * sizeof(ActQ8x32) / 4);
+  reference::quantize(QuantizeArgs{x.data(), blocks.data(), 3, 256});
   std::vector<float> y(6);
-  reference::matmul(MatmulArgs{w.data(), blocks.data(), nullptr, y.data(), 3, 2, 256, 2}, DType::q4_k, DType::act_q8_256);
+  reference::matmul(MatmulArgs{w.data(), blocks.data(), nullptr, y.data(), 3, 2, 256, 2}, DType::q4_k, DType::act_q8);
   for (std::size_t i = 0; i < 6; ++i) CHECK(std::isnan(y[i]) == (i / 2 == 1));
 }
 
@@ -354,7 +354,7 @@ TEST_CASE("the reference tables have every entry", "[reference]") {
     });
     CHECK_FALSE(table->supports(DType::q8_1));
     CHECK(
-        (table->quantize_q8_32 && table->quantize_q8_256 && table->rms_norm && table->rope && table->kv_write[std::uint32_t(DType::f16)] && table->attention[std::uint32_t(DType::f16)]));
+        (table->quantize && table->rms_norm && table->rope && table->kv_write[std::uint32_t(DType::f16)] && table->attention[std::uint32_t(DType::f16)]));
     CHECK((table->gated && table->add && table->gather && table->route && table->experts && table->combine));
   }
   float const w[] = {1, 2}, x[] = {3, 4};

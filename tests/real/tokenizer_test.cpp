@@ -14,6 +14,7 @@
 #include "cached_file.hpp"
 #include "catch.hpp"
 #include "tiered/io/tokenizer.hpp"
+#include "tiered/io/utf8.hpp"
 #include "tiered/sim/split_mix.hpp"
 
 namespace {

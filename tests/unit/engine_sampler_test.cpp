@@ -62,6 +62,21 @@ TEST_CASE("top-k and top-p cut the tail") {
   CHECK(by_wide.size() == 2);
 }
 
+TEST_CASE("top-p looks at probabilities before temperature, as llama.cpp does") {
+  std::vector<float> const logits{std::log(1.f), std::log(2.f), std::log(3.f), std::log(4.f)};  // 0.1 0.2 0.3 0.4
+  Sampler hot({.temperature = 100, .top_p = 0.65f, .seed = 1}), cold({.temperature = 0.5f, .top_p = 0.65f, .seed = 1});
+  std::map<int, int> by_hot, by_cold;
+  int const n = 4000;
+  for (int i = 0; i < n; ++i) {
+    ++by_hot[hot.sample(logits)];
+    ++by_cold[cold.sample(logits)];
+  }
+  CHECK(by_hot.size() == 2);  // nearly even between the two that are left
+  CHECK(std::fabs(by_hot[3] / double(n) - 0.5) < 0.05);
+  CHECK(by_cold.size() == 2);
+  CHECK(std::fabs(by_cold[3] / double(n) - 16.0 / 25) < 5 * std::sqrt(0.64 * 0.36 / n));
+}
+
 TEST_CASE("same seed, same tokens; another seed, others") {
   std::vector<float> const logits(100, 0.f);
   auto const draw = [&](std::uint64_t seed) {

@@ -80,7 +80,7 @@ TEST_CASE("What no reader would take is refused when it is added") {
   CHECK(refused("t", DType::f32, Shape(2, 2)));
   CHECK(refused("t", DType::f32, Shape(0)));
   CHECK(refused("t", DType::q8_0, Shape(6)));
-  CHECK(refused("t", DType::act_q8_32, Shape(32)));
+  CHECK(refused("t", DType::act_q8, Shape(32)));
   CHECK(refused("t", DType(4), Shape(6)));
   CHECK(refused("", DType::f32, Shape(6)));
   CHECK(refused(std::string(1025, 'n'), DType::f32, Shape(6)));

@@ -14,6 +14,9 @@
 #include "catch.hpp"
 #include "error_of.hpp"
 #include "gguf_bytes.hpp"
+#include "tiered/io/bpe.hpp"
+#include "tiered/io/spm.hpp"
+#include "tiered/io/utf8.hpp"
 #include "tiered/sim/split_mix.hpp"
 
 using namespace tiered;

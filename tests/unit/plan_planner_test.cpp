@@ -8,6 +8,7 @@
 #include "fake_model.hpp"
 #include "tiered/core/units.hpp"
 #include "tiered/plan/any_policy.hpp"
+#include "tiered/plan/verify_schedule.hpp"
 
 using namespace tiered;
 

@@ -4,6 +4,8 @@
 
 #include "catch.hpp"
 #include "fake_model.hpp"
+#include "tiered/core/error.hpp"
+#include "tiered/plan/detail/ring_space.hpp"
 #include "tiered/plan/verify_schedule.hpp"
 
 using namespace tiered;

@@ -4,6 +4,7 @@
 
 #include "catch.hpp"
 #include "fake_model.hpp"
+#include "tiered/plan/experts.hpp"
 #include "tiered/plan/ring_prefetch.hpp"
 
 using namespace tiered;

@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <utility>
 
 #include "tiered/engine/trace.hpp"
 #include "tiered/io/host_weights.hpp"
@@ -75,13 +73,7 @@ struct CpuPolicies {
   using Eviction = Lru;
   using Trace = NullTrace;
 
-  static Machine<HostBackend, DeviceBackend, Copy> make_machine(MachineOptions const& o) {
-    auto lanes = LaneSet::threads();
-    if (o.keep_times) lanes->keep_times();
-    auto host = std::make_unique<CpuBackend>(lanes, CpuOptions{.n_threads = o.n_threads, .f32_activations = o.f32_activations});
-    auto device = std::make_unique<CpuBackend>(lanes, CpuOptions{.n_threads = 1, .f32_activations = o.f32_activations, .memory_bytes = 0});
-    return {lanes, std::move(host), std::move(device), std::make_unique<MemcpyEngine>(lanes)};
-  }
+  static Machine<HostBackend, DeviceBackend, Copy> make_machine(MachineOptions const& o);
 };
 
 /// Values of policies that hold any; by designated initialiser: {.placement = {.margin = 1.5}}.

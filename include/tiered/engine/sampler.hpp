@@ -26,13 +26,14 @@ inline std::int32_t argmax(std::span<float const> logits) {
 }
 
 struct SamplerOptions {
-  float temperature = 0;  ///< 0: greedy
+  float temperature = 0;   ///< 0: greedy
   std::int32_t top_k = 0;  ///< 0: all
-  float top_p = 1;         ///< smallest set of most likely tokens whose probabilities sum to this
+  float top_p = 1;         ///< smallest set of most likely tokens whose probabilities sum to this, before temperature
   std::uint64_t seed = 0;
 };
 
-/// Greedy, or drawn after temperature, top-k and top-p, in this order. Same seed and same logits, same tokens. One thread.
+/// Greedy, or drawn after top-k, top-p and temperature, in this order, which is llama.cpp's: top-p cuts the model's own
+/// probabilities, temperature shapes what is left. Same seed and same logits, same tokens. One thread.
 class Sampler {
  public:
   /// Errors  Errc::precondition for numbers that mean nothing.
@@ -71,12 +72,14 @@ class Sampler {
     double total = 0;
     weights_.clear();
     for (Candidate const& c : candidates_) {
-      weights_.push_back(std::exp((double(c.value) - top) / double(options_.temperature)));
+      weights_.push_back(std::exp(double(c.value) - top));
       total += weights_.back();
     }
     double kept = 0;
     std::size_t n = 0;
     while (n < weights_.size() && (n == 0 || kept < double(options_.top_p) * total)) kept += weights_[n++];
+    kept = 0;
+    for (std::size_t i = 0; i < n; ++i) kept += weights_[i] = std::exp((double(candidates_[i].value) - top) / double(options_.temperature));
     double at = random_.unit() * kept;
     for (std::size_t i = 0; i < n; ++i) {
       at -= weights_[i];

@@ -29,22 +29,10 @@ class KvCache {
   };
 
   /// `vram`: room for all layers whose in_vram is true, as vram_bytes() says; may be null where none is.
-  KvCache(ModelConfig const& config, Options options, std::vector<bool> in_vram, std::byte* vram)
-      : n_pages_((options.max_tokens + kv_page_tokens - 1) / kv_page_tokens), n_sequences_(options.n_sequences), type_(options.type), in_vram_(std::move(in_vram)) {
-    std::size_t const n_layers = config.layers.size(), n_slots = std::size_t(n_sequences_), n_pages = std::size_t(n_pages_);
-    pages_.assign(n_layers * n_slots * 2 * n_pages, nullptr);
-    for (LayerConfig const& layer : config.layers) page_bytes_.push_back(page_bytes(layer.attention, options.type));
-    for (std::size_t l = 0; l < n_layers; ++l) {
-      for (std::size_t s = 0; s < n_slots; ++s) tables_.push_back({page_list(l, s, 0), page_list(l, s, 1)});
-      if (!in_vram_[l]) continue;
-      for (std::size_t i = 0; i < n_slots * 2 * n_pages; ++i, vram += page_bytes_[l]) pages_[l * n_slots * 2 * n_pages + i] = vram;
-    }
-  }
+  KvCache(ModelConfig const& config, Options options, std::vector<bool> in_vram, std::byte* vram);
   KvCache(KvCache const&) = delete;
   KvCache& operator=(KvCache const&) = delete;
-  ~KvCache() {
-    for (std::size_t s = 0; s < std::size_t(n_sequences_); ++s) release(std::int32_t(s));
-  }
+  ~KvCache();
 
   /// Bytes of K or V of one page.
   static std::size_t page_bytes(AttentionConfig const& a, DType type) {
@@ -58,33 +46,10 @@ class KvCache {
 
   /// Pages of all host layers for positions [0, n_tokens) of a sequence slot.
   /// Errors  Errc::out_of_memory; pages got so far stay and are used when asked again.
-  void reserve(std::int32_t slot, std::int32_t n_tokens) {
-    std::size_t const needed = std::size_t((n_tokens + kv_page_tokens - 1) / kv_page_tokens);
-    for (std::size_t l = 0; l < in_vram_.size(); ++l) {
-      if (in_vram_[l]) continue;
-      for (int kv = 0; kv < 2; ++kv) {
-        std::byte** const list = page_list(l, std::size_t(slot), kv);
-        std::size_t first = needed;
-        while (first > 0 && list[first - 1] == nullptr) --first;
-        for (std::size_t p = first; p < needed; ++p) list[p] = host_.allocate(page_bytes_[l], 64).data;
-      }
-    }
-  }
+  void reserve(std::int32_t slot, std::int32_t n_tokens);
 
   /// Returns the host pages of a slot that hold no position below n_tokens.
-  void release(std::int32_t slot, std::int32_t n_tokens = 0) noexcept {
-    std::size_t const kept = std::size_t((n_tokens + kv_page_tokens - 1) / kv_page_tokens);
-    for (std::size_t l = 0; l < in_vram_.size(); ++l) {
-      if (in_vram_[l]) continue;
-      for (int kv = 0; kv < 2; ++kv) {
-        std::byte** const list = page_list(l, std::size_t(slot), kv);
-        for (std::size_t p = kept; p < std::size_t(n_pages_); ++p) {
-          if (list[p] != nullptr) host_.deallocate({list[p], page_bytes_[l], Tier::pageable});
-          list[p] = nullptr;
-        }
-      }
-    }
-  }
+  void release(std::int32_t slot, std::int32_t n_tokens = 0) noexcept;
 
   /// One per sequence slot; page lists in host memory.
   KvTable const* tables(std::int32_t layer) const { return tables_.data() + std::size_t(layer) * std::size_t(n_sequences_); }

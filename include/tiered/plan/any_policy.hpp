@@ -7,8 +7,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "tiered/core/error.hpp"
-#include "tiered/core/text.hpp"
 #include "tiered/plan/placements/all_vram.hpp"
 #include "tiered/plan/placements/attention_first.hpp"
 #include "tiered/plan/placements/seconds_per_byte.hpp"
@@ -54,13 +52,6 @@ static_assert(PrefetchPolicy<AnyPrefetch>);
 inline constexpr std::string_view placement_names[] = {"all_vram", "attention_first", "seconds_per_byte", "stream_all"};
 
 /// Errors  precondition for a name that is none of placement_names.
-inline AnyPlacement make_placement(std::string_view name) {
-  if (name == placement_names[0]) return AllVram{};
-  if (name == placement_names[1]) return AttentionFirst{};
-  if (name == placement_names[2]) return SecondsPerByte{};
-  if (name == placement_names[3]) return StreamAll{};
-  throw Error(Errc::precondition,
-              concat("there is no placement \"", name, "\": choose all_vram, attention_first, seconds_per_byte or stream_all"));
-}
+AnyPlacement make_placement(std::string_view name);
 
 }  // namespace tiered

@@ -1,8 +1,6 @@
 /// Seconds that a shard or a layer's state costs in one pass, wherever it may be computed.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <concepts>
 #include <cstdint>
 
@@ -31,73 +29,16 @@ concept CostModel = requires(C const& c, Shard const& shard, LayerState const& s
 };
 
 /// Probability that at least one of `n` rows uses the shard, were rows routed independently.
-inline double use_probability(Shard const& shard, std::int32_t n) {
-  if (shard.use_probability >= 1) return n > 0 ? 1 : 0;
-  return -std::expm1(double(n) * std::log1p(-shard.use_probability));
-}
+double use_probability(Shard const& shard, std::int32_t n);
 
 /// Rooflines of a HardwareProfile: a product takes as long as reading its weights or as its arithmetic, whichever is longer.
 struct AnalyticCost {
   HardwareProfile hardware = HardwareProfile::simulated();
   Capabilities capabilities;
 
-  PassCost cost(Shard const& shard, Rows rows) const {
-    if (rows.n <= 0) return {};
-    if (shard.kind == ShardKind::embedding) {  // looked up in host memory, n rows of it
-      double const row_bytes = double(shard.bytes) / double((std::max)(shard.n_rows, 1));
-      return {hardware.host.launch_s + double(rows.n) * row_bytes / hardware.dram_bytes_per_s, HUGE_VAL, 0};
-    }
-    // Of a prompt's rows only the last one of a sequence meets the head.
-    std::int32_t const n = shard.kind == ShardKind::output ? (std::min)(rows.n, (std::max)(rows.n_sequences, 1)) : rows.n;
-    double const used = use_probability(shard, n);
-    if (used <= 0) return {};
-    double const rows_each = double(n) * shard.use_probability / used;  // of those that use it
-    PassCost out;
-    out.host_s = (capabilities.host_matmul & shard.dtypes) == shard.dtypes ? used * products_s(hardware.host, shard, rows_each) : HUGE_VAL;
-    out.gpu_s = (capabilities.gpu_matmul & shard.dtypes) == shard.dtypes ? used * products_s(hardware.gpu, shard, rows_each) : HUGE_VAL;
-    out.copy_s = used * (hardware.copy_latency_s + hardware.h2d.seconds(double(shard.bytes)));
-    return out;
-  }
+  PassCost cost(Shard const& shard, Rows rows) const;
 
-  PassCost cost(LayerState const& state, Rows rows) const {
-    if (rows.n <= 0) return {};
-    double const n_sequences = (std::max)(rows.n_sequences, 1), context = rows.context / n_sequences, n_each = rows.n / n_sequences;
-    // Rows of a prompt see on average half of the prompt less than the last one does.
-    double const seen = (std::max)(1.0, context - 0.5 * ((std::min)(n_each, context) - 1));
-    double const attended = state.window > 0 ? (std::min)(seen, double(state.window)) : seen;
-    double const kept = state.window > 0 ? (std::min)(context, state.window + n_each) : context;
-    double const bytes = n_sequences * (double(state.bytes_per_token) * kept + double(state.bytes_per_sequence));
-    double const flops = 2 * state.macs_per_position * attended * double(rows.n);
-    PassCost out;
-    out.host_s = capabilities.host_attention ? attention_s(hardware.host, bytes, flops) : HUGE_VAL;
-    out.gpu_s = capabilities.gpu_attention ? attention_s(hardware.gpu, bytes, flops) : HUGE_VAL;
-    out.copy_s = hardware.copy_latency_s + hardware.h2d.seconds(bytes);
-    return out;
-  }
-
- private:
-  /// Kernels that a step launches, about: small numbers of rows wait for launches, not for bytes.
-  static constexpr double n_kernels(ShardKind kind) {
-    switch (kind) {
-      case ShardKind::embedding: return 1;
-      case ShardKind::attention: return 12;
-      case ShardKind::ffn: return 7;
-      case ShardKind::router: return 6;
-      case ShardKind::expert: return 0.5;  // all experts of a layer share a few launches
-      case ShardKind::output: return 3;
-    }
-    return 1;
-  }
-  static double products_s(DeviceRates const& device, Shard const& shard, double n) {
-    double const bits = shard.macs_per_token > 0 ? 8 * double(shard.bytes) / shard.macs_per_token : 32;
-    MatmulRates const& rates = device.matmul[std::size_t(weight_class(bits))];
-    // flops_by_rows.seconds(n) is the time of n rows whose products are one flop each.
-    double const arithmetic_s = 2 * shard.macs_per_token * rates.flops_by_rows.seconds(n);
-    return n_kernels(shard.kind) * device.launch_s + (std::max)(double(shard.bytes) / rates.bytes_per_s, arithmetic_s);
-  }
-  static double attention_s(DeviceRates const& device, double bytes, double flops) {
-    return 2 * device.launch_s + (std::max)(bytes / device.attention_bytes_per_s, flops / device.attention_flops_per_s);
-  }
+  PassCost cost(LayerState const& state, Rows rows) const;
 };
 static_assert(CostModel<AnalyticCost>);
 

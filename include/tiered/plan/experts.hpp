@@ -1,15 +1,12 @@
 /// Routed experts as plans see them: by layer, with what a cache must hold and what it may be expected to hit.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "tiered/model/shard.hpp"
-#include "tiered/plan/account.hpp"
 
 namespace tiered {
 
@@ -26,41 +23,14 @@ struct ExpertLayers {
   std::vector<std::uint32_t> ids;   ///< indices of the shards, by layer and then by expert
   std::size_t bytes = 0;            ///< of all, each rounded up
 
-  explicit ExpertLayers(std::span<Shard const> shards) {
-    for (std::size_t i = 0; i < shards.size(); ++i) {
-      if (shards[i].kind == ShardKind::expert) ids.push_back(std::uint32_t(i));
-    }
-    auto const by_layer = [&](std::uint32_t a, std::uint32_t b) { return shards[a].layer < shards[b].layer; };
-    if (!std::is_sorted(ids.begin(), ids.end(), by_layer)) std::stable_sort(ids.begin(), ids.end(), by_layer);
-    std::vector<std::size_t> sizes;
-    for (std::size_t begin = 0, end = 0; begin < ids.size(); begin = end) {
-      sizes.clear();
-      double used = 0;
-      for (end = begin; end < ids.size() && shards[ids[end]].layer == shards[ids[begin]].layer; ++end) {
-        sizes.push_back(VramAccount::round_up(shards[ids[end]].bytes));
-        used += shards[ids[end]].use_probability;
-        bytes += sizes.back();
-      }
-      std::size_t const n_used = (std::min)(sizes.size(), (std::max)(std::size_t{1}, std::size_t(std::lround(used))));
-      std::partial_sort(sizes.begin(), sizes.begin() + std::ptrdiff_t(n_used), sizes.end(), [](auto a, auto b) { return a > b; });
-      ExpertLayer layer{shards[ids[begin]].layer, begin, end, 0};
-      for (std::size_t i = 0; i < n_used; ++i) layer.working_bytes += sizes[i];
-      layers.push_back(layer);
-    }
-  }
+  explicit ExpertLayers(std::span<Shard const> shards);
 
   /// The least that a cache may have: what one token uses of any one layer. 0 for a model without experts.
-  std::size_t min_cache_bytes() const {
-    std::size_t least = 0;
-    for (ExpertLayer const& layer : layers) least = (std::max)(least, layer.working_bytes);
-    return least;
-  }
+  std::size_t min_cache_bytes() const;
 };
 
 /// Share of uses that find their expert in a cache of `cache_bytes`, were all `cached_bytes` that may enter it used alike.
 /// Real routing is skewed and hits more often; the promise made by a plan is the cautious one.
-inline double expected_hits(std::size_t cache_bytes, std::size_t cached_bytes) {
-  return cached_bytes == 0 ? 0 : (std::min)(1.0, double(cache_bytes) / double(cached_bytes));
-}
+double expected_hits(std::size_t cache_bytes, std::size_t cached_bytes);
 
 }  // namespace tiered

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -24,23 +23,8 @@ struct RateCurve {
   std::vector<RatePoint> points;
 
   /// Seconds for `size` units; 0 for none, infinite where nothing was measured.
-  double seconds(double size) const {
-    if (size <= 0) return 0;
-    if (points.empty()) return HUGE_VAL;
-    double from_size = 0, from_s = 0;
-    for (RatePoint const& point : points) {
-      double const s = std::fmax(from_s, point.size / point.per_s);
-      if (size <= point.size) return from_s + (s - from_s) * (size - from_size) / (point.size - from_size);
-      from_size = point.size;
-      from_s = s;
-    }
-    return std::fmax(from_s, size / points.back().per_s);
-  }
-  double peak_per_s() const {
-    double peak = 0;
-    for (RatePoint const& point : points) peak = std::fmax(peak, point.per_s);
-    return peak;
-  }
+  double seconds(double size) const;
+  double peak_per_s() const;
   bool operator==(RateCurve const&) const = default;
 };
 
@@ -96,33 +80,5 @@ struct Capabilities {
   bool host_attention = true, gpu_attention = true;
   bool operator==(Capabilities const&) const = default;
 };
-
-inline HardwareProfile HardwareProfile::simulated() {
-  auto curve = [](double one, double few, double many) { return RateCurve{{{1, one}, {16, few}, {512, many}}}; };
-  HardwareProfile h;
-  h.host.name = "simulated host";
-  h.host.matmul = {{{34e9, curve(160e9, 240e9, 400e9)},
-                    {38e9, curve(90e9, 220e9, 400e9)},
-                    {38e9, curve(45e9, 160e9, 300e9)},
-                    {38e9, curve(22e9, 120e9, 250e9)}}};
-  h.host.attention_bytes_per_s = 30e9;
-  h.host.attention_flops_per_s = 100e9;
-  h.host.launch_s = 3e-6;
-  h.gpu.name = "simulated device";
-  h.gpu.matmul = {{{340e9, curve(1.6e12, 6e12, 25e12)},
-                   {370e9, curve(0.9e12, 6e12, 25e12)},
-                   {380e9, curve(0.5e12, 5e12, 25e12)},
-                   {380e9, curve(0.2e12, 2e12, 10e12)}}};
-  h.gpu.attention_bytes_per_s = 300e9;
-  h.gpu.attention_flops_per_s = 10e12;
-  h.gpu.launch_s = 2e-6;
-  h.n_threads = 8;
-  h.dram_bytes_per_s = 40e9;
-  h.h2d = {{{64e3, 5e9}, {256e3, 10e9}, {1e6, 14e9}, {4e6, 15.5e9}, {64e6, 16e9}}};
-  h.d2h = h.h2d;
-  h.copy_latency_s = 5e-6;
-  h.hop_latency_s = 12e-6;
-  return h;
-}
 
 }  // namespace tiered

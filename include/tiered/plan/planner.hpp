@@ -1,22 +1,15 @@
 /// Plans token tiers: asks the placement for several ring, chunk and block sizes and keeps the answer estimated fastest.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/function_ref.hpp"
-#include "tiered/core/text.hpp"
 #include "tiered/plan/estimate.hpp"
-#include "tiered/plan/verify_schedule.hpp"
 
 namespace tiered {
 
@@ -52,203 +45,16 @@ struct PlannerInput {
 
 namespace detail {
 
-class TierPlanner {
- public:
-  using Place = FunctionRef<Placements(PlanRequest const&)>;
-  using Prefetch = FunctionRef<Schedule(ShardPlan const&, ShardTable const&)>;
-  using ShardCost = FunctionRef<PassCost(Shard const&, Rows)>;
-  using StateCost = FunctionRef<PassCost(LayerState const&, Rows)>;
+using PlaceRef = FunctionRef<Placements(PlanRequest const&)>;
+using PrefetchRef = FunctionRef<Schedule(ShardPlan const&, ShardTable const&)>;
+using ShardCostRef = FunctionRef<PassCost(Shard const&, Rows)>;
+using StateCostRef = FunctionRef<PassCost(LayerState const&, Rows)>;
+TierPlan plan_tier(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input, PlaceRef place, PrefetchRef prefetch,
+                   ShardCostRef shard_cost, StateCostRef state_cost);
 
-  TierPlanner(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input)
-      : table_(table), input_(input), estimator_(table, hardware) {
-    expects(input.rows.n > 0 && input.rows.n_sequences > 0 && input.rows.context >= 0,
-            "plan_tier: rows.n and rows.n_sequences must be positive");
-    expects(input.fixed_state_in_vram.empty() || input.fixed_state_in_vram.size() == table.states.size(),
-            "plan_tier: fixed_state_in_vram must name every layer or none");
-    request_.states = table.states;
-    request_.rows = input.rows;
-    request_.fixed_state_in_vram = input.fixed_state_in_vram;
-    fixed_bytes_ = VramAccount{request_}.used_bytes();
-  }
-
-  /// Chunks from all rows down by halves, until three sizes gave plans that compute on the device: a smaller one is slower by
-  /// itself, but leaves VRAM to weights.
-  TierPlan plan(Place place, Prefetch prefetch, ShardCost shard_cost, StateCost state_cost) {
-    std::vector<std::size_t> rings;  // of later shapes: those near the best of the first that streams
-    int n_useful = 0, halvings = 0;
-    for (std::int32_t chunk = input_.rows.n; n_useful < 3; chunk = (chunk + 1) / 2, ++halvings) {
-      useful_ = false;
-      for (Shape const& shape : shapes(chunk, halvings)) {
-        set_shape(shape, shard_cost, state_cost);
-        std::vector<std::size_t> const sizes = rings.empty() ? ring_sizes() : rings;
-        for (std::size_t const ring : sizes) {
-          if (try_ring(shape, ring, place, prefetch)) break;
-        }
-        if (best_ && best_->plan.ring_bytes > 0 && rings.empty()) rings = neighbours(sizes, best_->plan.ring_bytes);
-      }
-      n_useful += useful_;
-      if (chunk == 1) break;
-    }
-    if (!best_) fall_back(prefetch, shard_cost, state_cost);
-    return finish();
-  }
-
- private:
-  struct Shape {
-    std::int32_t chunk = 0, block = 0;
-    std::size_t scratch_bytes = 0;
-  };
-
-  /// For a chunk the largest block whose hidden rows fit beside it and the states that are fixed, and the chunk itself.
-  std::vector<Shape> shapes(std::int32_t chunk, int halvings) const {
-    std::vector<Shape> out;
-    for (int k = halvings; k >= 0; --k) {
-      std::int32_t const block = chunk << k;
-      if (k > 0 && block / 2 >= input_.rows.n) continue;
-      std::size_t const bytes = input_.scratch_bytes(chunk, block);
-      if (bytes > input_.budget.vram_bytes || fixed_bytes_ > input_.budget.vram_bytes - bytes) continue;
-      out.push_back({chunk, block, bytes});
-      if (out.size() == 2) break;
-      k = (std::min)(k, 1);
-    }
-    return out;
-  }
-
-  void set_shape(Shape const& shape, ShardCost shard_cost, StateCost state_cost) {
-    Rows rows = input_.rows;
-    if (input_.cost_context > 0) rows.context = input_.cost_context;
-    costs_ = pass_costs(table_, rows, shape.chunk, shape.block, shard_cost, state_cost);
-    request_ = {table_.shards,
-                costs_.shards,
-                table_.states,
-                costs_.states,
-                input_.budget,
-                input_.rows,
-                0,
-                shape.scratch_bytes,
-                input_.fixed_state_in_vram,
-                estimator_.hop_s((std::min)(shape.block, input_.rows.n))};
-  }
-
-  /// None, one to three of the largest shards of a layer, two of the largest of all, and a geometric row up to what is free.
-  std::vector<std::size_t> ring_sizes() const {
-    std::size_t in_layer = 0, largest = 0, all = 0;
-    for (Step const& step : table_.steps) {
-      Shard const& s = table_.shard(step.shard);
-      if (s.kind == ShardKind::embedding) continue;
-      std::size_t const bytes = VramAccount::round_up(s.bytes);
-      if (s.kind != ShardKind::output) in_layer = (std::max)(in_layer, bytes);
-      largest = (std::max)(largest, bytes);
-      all += bytes;
-    }
-    std::size_t const used = VramAccount{request_}.used_bytes();
-    std::size_t const most = used < input_.budget.vram_bytes ? (std::min)(input_.budget.vram_bytes - used, all) : 0;
-    std::vector<std::size_t> sizes{0, in_layer, 2 * in_layer, 3 * in_layer, 2 * largest};
-    for (int shift = 0; shift < 8; ++shift) sizes.push_back(most >> shift);
-    for (std::size_t& size : sizes) size = size / weight_alignment * weight_alignment;
-    std::erase_if(sizes, [&](std::size_t size) { return size > most; });
-    std::sort(sizes.begin(), sizes.end());
-    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-    return sizes;
-  }
-
-  static std::vector<std::size_t> neighbours(std::vector<std::size_t> const& sizes, std::size_t best) {
-    std::vector<std::size_t> near_best{0};
-    auto const at = std::lower_bound(sizes.begin(), sizes.end(), best);
-    if (at != sizes.end() && at != sizes.begin()) {
-      if (at - 1 != sizes.begin()) near_best.push_back(*(at - 1));
-      near_best.push_back(*at);
-      if (at + 1 != sizes.end()) near_best.push_back(*(at + 1));
-    }
-    return near_best;
-  }
-
-  /// True: nothing is left to stream, so no other ring can be better.
-  bool try_ring(Shape const& shape, std::size_t ring, Place place, Prefetch prefetch) {
-    request_.ring_bytes = ring;
-    Placements placements = place(request_);
-    if (placements.declined) return false;
-    expects(placements.shards.size() == table_.shards.size() && placements.state_in_vram.size() == table_.states.size(),
-            "a placement policy must place every shard and every state");
-    return consider(shape, make_plan(request_, std::move(placements)), prefetch);
-  }
-
-  bool consider(Shape const& shape, ShardPlan plan, Prefetch prefetch) {
-    plan.chunk_tokens = shape.chunk;
-    plan.block_tokens = shape.block;
-    if (plan.shortfall_bytes > 0) return false;
-    useful_ = useful_ || plan.scratch_bytes > 0;
-    if (std::string const broken = verify(plan, table_); !broken.empty())
-      throw Error(Errc::precondition, concat("placement policy: ", broken));
-    Schedule schedule;
-    try {
-      schedule = prefetch(plan, table_);
-    } catch (Error const& error) {
-      if (error.code() != Errc::over_budget) throw;
-      return false;  // the ring is too small for one row
-    }
-    bool const by_rows = std::any_of(schedule.begin(), schedule.end(), [](Action const& a) { return a.rows != Range{}; });
-    if (by_rows && plan.chunk_tokens != plan.block_tokens) return false;
-    Estimate estimate = estimator_(schedule, plan, costs_, input_.rows);
-    bool const all_resident =
-        request_.ring_bytes == 0 && std::all_of(table_.steps.begin(), table_.steps.end(), [&](Step const& step) {
-          return plan.shards[std::size_t(step.shard)].resident() || table_.shard(step.shard).kind == ShardKind::embedding;
-        });
-    // A smaller chunk only for a clear gain: what the estimate leaves out is mostly per chunk.
-    double const clear = best_ && best_->plan.chunk_tokens != plan.chunk_tokens ? 0.98 : 1;
-    if (!best_ || estimate.seconds < clear * best_->estimate.seconds) {
-      best_ = TierPlan{input_.rows, std::move(plan), std::move(schedule), std::move(estimate)};
-    }
-    return all_resident;
-  }
-
-  /// Everything on the host; states that are fixed in VRAM still need scratch for their attention.
-  void fall_back(Prefetch prefetch, ShardCost shard_cost, StateCost state_cost) {
-    bool const on_device =
-        std::any_of(input_.fixed_state_in_vram.begin(), input_.fixed_state_in_vram.end(), [](float share) { return share > 0; });
-    std::int32_t chunk = input_.rows.n;
-    while (chunk > (on_device ? 1 : 512)) chunk = (chunk + 1) / 2;
-    Shape shape{chunk, chunk, 0};
-    while (!on_device && shape.block < input_.rows.n) shape.block *= 2;
-    if (on_device) shape.scratch_bytes = input_.scratch_bytes(shape.chunk, shape.block);
-    set_shape(shape, shard_cost, state_cost);
-    ShardPlan plan = make_plan(request_, Placements{request_});
-    if (plan.shortfall_bytes > 0) {
-      throw Error(Errc::over_budget, concat("states of ", plan.state_bytes, " bytes and scratch of ", plan.scratch_bytes,
-                                            " bytes do not fit a VRAM budget of ", input_.budget.vram_bytes,
-                                            " bytes: ", plan.shortfall_bytes, " are missing"));
-    }
-    consider(shape, std::move(plan), prefetch);
-  }
-
-  TierPlan finish() {
-    if (!best_) throw Error(Errc::precondition, "prefetch policy: it refuses a plan that streams nothing");
-    if (!std::isfinite(best_->estimate.seconds)) throw_unsupported();
-    if (std::string const broken = verify(best_->schedule, best_->plan, table_); !broken.empty()) {
-      throw Error(Errc::precondition, concat("prefetch policy: ", broken));
-    }
-    return std::move(*best_);
-  }
-
-  [[noreturn]] void throw_unsupported() const {
-    for (Shard const& s : table_.shards) {
-      PassCost const& cost = costs_.shards[std::size_t(s.id)];
-      if (std::isfinite(best_->plan.shards[std::size_t(s.id)].gpu_rows > 0 ? cost.gpu_s : cost.host_s)) continue;
-      throw Error(Errc::unsupported,
-                  concat("no device has kernels for shard ", std::uint32_t(s.id), " (", name(s.kind), " of layer ", s.layer, ")"));
-    }
-    throw Error(Errc::unsupported, "no device has kernels for this model's attention");
-  }
-
-  ShardTable table_;
-  PlannerInput const& input_;
-  Estimator estimator_;
-  PassCosts costs_;
-  PlanRequest request_;
-  std::size_t fixed_bytes_ = 0;
-  bool useful_ = false;  ///< the chunk size being tried gave a plan that computes on the device
-  std::optional<TierPlan> best_;
-};
+/// One plan for each bound, by plan(bound, states in VRAM that are fixed).
+std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const& input, std::size_t n_states,
+                                 FunctionRef<TierPlan(int bound, std::span<float const> fixed)> plan);
 
 }  // namespace detail
 
@@ -262,53 +68,8 @@ TierPlan plan_tier(Placement const& placement, Prefetch const& prefetch, Cost co
   auto schedule = [&](ShardPlan const& plan, ShardTable const& t) { return prefetch.schedule(plan, t); };
   auto shard_cost = [&](Shard const& s, Rows rows) { return cost.cost(s, rows); };
   auto state_cost = [&](LayerState const& s, Rows rows) { return cost.cost(s, rows); };
-  return detail::TierPlanner{hardware, table, input}.plan(place, schedule, shard_cost, state_cost);
+  return detail::plan_tier(hardware, table, input, place, schedule, shard_cost, state_cost);
 }
-
-namespace detail {
-
-/// Where the states live is common to all token tiers, and decode and prompts want different things: VRAM for weights, or for KV that
-/// they read very often. Tried are decode's choice, a prompt's, all and none; taken is what is fastest for both together.
-inline std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const& input, std::size_t n_states,
-                                        FunctionRef<TierPlan(int bound, std::span<float const> fixed)> plan) {
-  std::vector<TierPlan> out(bounds.size());
-  auto plan_all = [&](std::span<float const> fixed) {
-    for (std::size_t i = 0; i < bounds.size(); ++i) {
-      if (out[i].schedule.empty()) out[i] = plan(bounds[i], fixed);
-    }
-  };
-  if (!input.fixed_state_in_vram.empty() || bounds.size() < 2) {
-    plan_all(input.fixed_state_in_vram);
-    return out;
-  }
-  std::size_t const prompt =
-      std::size_t((std::min)(std::lower_bound(bounds.begin(), bounds.end(), 512), bounds.end() - 1) - bounds.begin());
-  TierPlan const free_decode = plan(bounds[0], {}), free_prompt = plan(bounds[prompt], {});
-  std::vector<std::vector<float>> candidates{free_decode.plan.state_in_vram, free_prompt.plan.state_in_vram,
-                                             std::vector<float>(n_states, 1.f), std::vector<float>(n_states, 0.f)};
-  double best_s = HUGE_VAL;
-  std::vector<float> best;
-  for (std::size_t c = 0; c < candidates.size(); ++c) {
-    if (std::find(candidates.begin(), candidates.begin() + std::ptrdiff_t(c), candidates[c]) != candidates.begin() + std::ptrdiff_t(c))
-      continue;
-    try {
-      TierPlan decode = candidates[c] == free_decode.plan.state_in_vram ? free_decode : plan(bounds[0], candidates[c]);
-      TierPlan at_prompt = candidates[c] == free_prompt.plan.state_in_vram ? free_prompt : plan(bounds[prompt], candidates[c]);
-      double const seconds = input.generated_per_prompt * decode.estimate.seconds + at_prompt.estimate.seconds;
-      if (seconds >= best_s && !best.empty()) continue;
-      best_s = seconds;
-      best = candidates[c];
-      out[0] = std::move(decode);
-      out[prompt] = std::move(at_prompt);
-    } catch (Error const& error) {
-      if (error.code() != Errc::over_budget) throw;  // those states do not fit
-    }
-  }
-  plan_all(best);
-  return out;
-}
-
-}  // namespace detail
 
 /// One plan for each of `bounds` (most tokens, ascending), all with the same states in VRAM. input.rows.n is not used.
 /// Errors, threads  as plan_tier.

@@ -1,97 +1,16 @@
 /// The built-in prefetch policy: a first-in-first-out ring of bytes, filled as far ahead as it has room.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <vector>
 
-#include "tiered/core/error.hpp"
-#include "tiered/core/text.hpp"
 #include "tiered/plan/schedule.hpp"
 
 namespace tiered {
 namespace detail {
-
-/// What crosses the link in one copy: a whole shard (rows {0, 0}) or a range of its rows.
-struct RingPiece {
-  ShardId shard{};
-  Range rows;
-  std::size_t bytes = 0, offset = 0;
-};
-
-/// Cuts shard `s` into row ranges of at most `most_bytes`, whole rows, at least one. A range that begins inside a weight ends in
-/// it, so that every weight begins aligned; a router's weights are not cut at all.
-inline void cut_rows(ShardTable const& table, Shard const& s, std::size_t most_bytes, std::vector<RingPiece>& out) {
-  std::int32_t begin = 0;
-  for (std::int32_t at = s.weights.begin; at < s.weights.end;) {
-    Weight const& w = table.weights[std::size_t(at)];
-    std::int32_t const w_end = w.first_row + w.rows;
-    std::size_t const from = table.row_offset(s, begin);
-    if (begin == w.first_row) {  // as many whole weights as go
-      std::int32_t last = at;
-      while (last < s.weights.end) {
-        Weight const& next = table.weights[std::size_t(last)];
-        if (table.row_offset(s, next.first_row + next.rows) - from > most_bytes) break;
-        ++last;
-      }
-      if (last > at || s.kind == ShardKind::router) {
-        at = (std::max)(last, at + 1);
-        Weight const& taken = table.weights[std::size_t(at - 1)];
-        out.push_back({s.id, {begin, taken.first_row + taken.rows}, table.row_offset(s, taken.first_row + taken.rows) - from, 0});
-        begin = taken.first_row + taken.rows;
-        continue;
-      }
-    }
-    // Equal ranges, so that the last one is no crumb.
-    std::int32_t const left = w_end - begin;
-    std::int32_t const most_rows = (std::max)(std::int32_t{1}, std::int32_t((std::min)(most_bytes / w.row_bytes(), std::size_t(left))));
-    std::int32_t const n_ranges = (left + most_rows - 1) / most_rows;
-    std::int32_t const end = begin + (left + n_ranges - 1) / n_ranges;
-    out.push_back({s.id, {begin, end}, table.row_offset(s, end) - from, 0});
-    begin = end;
-    if (end == w_end) ++at;
-  }
+struct RingPiece;
 }
-
-/// Free and live bytes of the ring as a list of actions moves them. A piece never wraps: it skips the end of the ring.
-class RingSpace {
- public:
-  explicit RingSpace(std::size_t bytes) : bytes_(bytes) {}
-  bool try_acquire(RingPiece& piece) {
-    std::size_t const size = VramAccount::round_up(piece.bytes);
-    std::size_t const begin = n_live() == 0 ? bytes_ + 1 : oldest().offset;
-    if (n_live() == 0 || head_ > begin) {  // free: from the head to the end, and from 0 to the oldest
-      std::size_t const front_room = n_live() == 0 ? bytes_ : begin;
-      if (size <= bytes_ - head_) {
-        piece.offset = head_;
-      } else if (size <= front_room) {
-        piece.offset = 0;
-      } else {
-        return false;
-      }
-    } else if (size <= begin - head_) {
-      piece.offset = head_;
-    } else {
-      return false;
-    }
-    head_ = piece.offset + size;
-    pieces_.push_back(piece);
-    return true;
-  }
-  /// The oldest piece; it stays live until release_oldest().
-  RingPiece const& oldest() const { return pieces_[first_live_]; }
-  std::size_t n_live() const { return pieces_.size() - first_live_; }
-  void release_oldest() { ++first_live_; }
-
- private:
-  std::size_t bytes_, head_ = 0;
-  std::vector<RingPiece> pieces_;  ///< all that ever were in it; live from first_live_ on
-  std::size_t first_live_ = 0;
-};
-
-}  // namespace detail
 
 /// Copies stand as early as the ring has room. A shard larger than `split_above` of the ring goes by row ranges of about
 /// `piece` of it, so that one is copied while the one before runs; where a prompt goes in several chunks (each of which needs
@@ -103,65 +22,10 @@ struct RingPrefetch {
   std::size_t most_ahead = std::numeric_limits<std::size_t>::max();  ///< pieces in the ring at any time, at least 1
   bool operator==(RingPrefetch const&) const = default;
 
-  Schedule schedule(ShardPlan const& plan, ShardTable const& table) const {
-    std::vector<detail::RingPiece> pieces;
-    for (Step const& step : table.steps) {
-      if (plan.shards[std::size_t(step.shard)].streamed()) cut(plan, table, table.shard(step.shard), pieces);
-    }
-    Schedule out;
-    out.reserve(2 * table.steps.size() + 3 * pieces.size());
-    detail::RingSpace ring{plan.ring_bytes};
-    std::size_t next = 0;  // of pieces: those before it are copied
-    auto copy_ahead = [&] {
-      while (next < pieces.size() && ring.n_live() < (std::max)(most_ahead, std::size_t{1}) && ring.try_acquire(pieces[next])) {
-        detail::RingPiece const& p = pieces[next++];
-        out.push_back({ActionKind::copy, first_gpu, p.shard, p.rows, {}, p.offset, p.bytes});
-      }
-    };
-    DeviceId at = host_device;
-    copy_ahead();
-    for (Step const& step : table.steps) {
-      Shard const& shard = table.shard(step.shard);
-      Placement const& placed = plan.shards[std::size_t(step.shard)];
-      DeviceId const device = placed.gpu_rows > 0 && shard.kind != ShardKind::embedding ? first_gpu : host_device;
-      if (device != at) out.push_back({ActionKind::hop, device, step.shard, {}, {}, 0, 0});
-      at = device;
-      std::int32_t done = 0;
-      do {
-        detail::RingPiece const p = placed.streamed() ? ring.oldest() : detail::RingPiece{step.shard, {}, 0, 0};
-        out.push_back({ActionKind::run, device, step.shard, p.rows, {}, 0, 0});
-        done = p.rows == Range{} ? shard.n_rows : p.rows.end;
-        if (shard.kind == ShardKind::router && done == shard.n_rows) {
-          out.push_back({ActionKind::fetch_routed, device, step.shard, {}, {}, 0, 0});
-        }
-        if (placed.streamed()) {
-          out.push_back({ActionKind::release, device, step.shard, p.rows, {}, p.offset, p.bytes});
-          ring.release_oldest();
-          copy_ahead();
-        }
-      } while (done < shard.n_rows);
-    }
-    return out;
-  }
+  Schedule schedule(ShardPlan const& plan, ShardTable const& table) const;
 
  private:
-  void cut(ShardPlan const& plan, ShardTable const& table, Shard const& shard, std::vector<detail::RingPiece>& pieces) const {
-    double const ring = double(plan.ring_bytes);
-    double const whole = plan.chunk_tokens == plan.block_tokens ? split_above * ring : ring;
-    std::size_t const first = pieces.size();
-    if (double(VramAccount::round_up(shard.bytes)) <= whole) {
-      pieces.push_back({shard.id, {}, shard.bytes, 0});
-    } else {
-      detail::cut_rows(table, shard, std::size_t(piece * ring), pieces);
-      if (pieces.size() == first + 1) pieces.back() = {shard.id, {}, shard.bytes, 0};  // it cannot be cut
-    }
-    for (std::size_t i = first; i < pieces.size(); ++i) {
-      if (VramAccount::round_up(pieces[i].bytes) <= plan.ring_bytes) continue;
-      throw Error(Errc::over_budget, concat("a ring of ", plan.ring_bytes, " bytes is too small for rows [", pieces[i].rows.begin, ", ",
-                                            pieces[i].rows.end, ") of shard ", std::uint32_t(shard.id), " (", name(shard.kind),
-                                            " of layer ", shard.layer, "): ", pieces[i].bytes, " bytes"));
-    }
-  }
+  void cut(ShardPlan const& plan, ShardTable const& table, Shard const& shard, std::vector<detail::RingPiece>& pieces) const;
 };
 static_assert(PrefetchPolicy<RingPrefetch>);
 

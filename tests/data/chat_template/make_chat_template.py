@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes chat_template.bin: conversations as Jinja2 writes them by templates of the ChatML family, set up as transformers does it.
 
-make_chat_template.py CACHE   (the folder that tools/fetch.py fills, for the templates of SmolLM2 and Qwen2; needs gguf and jinja2)
+make_chat_template.py CACHE   (the folder that .ci/fetch.py fills, for the templates of SmolLM2 and Qwen2; needs gguf and jinja2)
 u32 n templates, each: name, Jinja source, u32 m conversations, each: u32 k messages of role and content, u32 add_generation_prompt, text.
 Texts are u32 bytes and UTF-8; integers little-endian.
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes texts.bin and *.ids: what Hugging Face tokenizers and Google's sentencepiece make of 2,500 texts, from the vocabularies in GGUF files.
 
-make_tokenizer.py CACHE   (the folder that tools/fetch.py fills; needs gguf, tokenizers, sentencepiece, protobuf)
+make_tokenizer.py CACHE   (the folder that .ci/fetch.py fills; needs gguf, tokenizers, sentencepiece, protobuf)
 
 Vocabularies that no GGUF file at hand carries (deepseek-r1-qwen, gpt-4o, tekken, deepseek-v3, default) borrow one: it is their way to
 cut words that is tested. All integers are little-endian.

@@ -26,12 +26,13 @@ void embed(EmbedArgs const& a, Team& team) {
 }
 
 /// Blocks are independent, so that one long row is spread over threads too.
-template <class Activation, class Leaf>
+template <class Leaf>
 void quantize(QuantizeArgs const& a, Team& team) {
-  std::int64_t const n_blocks = std::int64_t(a.n_rows) * (a.dim / Activation::block_elems);
-  auto* const y = static_cast<Activation*>(a.y);
-  team.parallel_for(n_blocks, row_grain(team, n_blocks, Activation::block_elems), [&](std::int64_t begin, std::int64_t end) {
-    Leaf::quantize(a.x + begin * Activation::block_elems, end - begin, y + begin);
+  constexpr int elems = ActQ8x32::block_elems;
+  std::int64_t const n_blocks = std::int64_t(a.n_rows) * (a.dim / elems);
+  auto* const y = static_cast<ActQ8x32*>(a.y);
+  team.parallel_for(n_blocks, row_grain(team, n_blocks, elems), [&](std::int64_t begin, std::int64_t end) {
+    Leaf::quantize(a.x + begin * elems, end - begin, y + begin);
   });
 }
 

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include <immintrin.h>
 
@@ -130,24 +129,7 @@ struct Leaf {
   }
 
   [[gnu::target("avx2,fma,f16c")]] static void quantize(float const* x, std::int64_t n_blocks, ActQ8x32* y) {
-    for (std::int64_t b = 0; b < n_blocks; ++b) {
-      std::int32_t sum = 0;
-      y[b].scale = quantize_elements<32>(x + b * 32, y[b].q, &sum);
-      y[b].sum = y[b].scale * float(sum);
-    }
-  }
-  [[gnu::target("avx2,fma,f16c")]] static void quantize(float const* x, std::int64_t n_blocks, ActQ8x256* y) {
-    for (std::int64_t b = 0; b < n_blocks; ++b) {
-      y[b].scale = quantize_elements<256>(x + b * 256, y[b].q, nullptr);
-      __m256i const ones = _mm256_set1_epi8(1);
-      for (int part = 0; part < 8; ++part) {
-        __m256i const pairs = _mm256_maddubs_epi16(ones, load_32(y[b].q + part * 32));
-        __m256i const fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-        __m256i const eights = _mm256_hadd_epi32(fours, fours), sums = _mm256_hadd_epi32(eights, eights);
-        y[b].sums[2 * part] = std::int16_t(_mm256_extract_epi32(sums, 0));
-        y[b].sums[2 * part + 1] = std::int16_t(_mm256_extract_epi32(sums, 4));
-      }
-    }
+    for (std::int64_t b = 0; b < n_blocks; ++b) quantize_one(x + b * 32, y[b]);
   }
 
  private:
@@ -182,39 +164,39 @@ struct Leaf {
     for (int j = 0; j < n; ++j) _mm256_storeu_ps(acc + 8 * j, sums[j]);
   }
 
-  /// detail::quantize_q8, bit for bit; *sum, where not null, is the sum of q.
-  template <int n>
-  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline float quantize_elements(float const* x, std::int8_t* q,
-                                                                                             std::int32_t* sum) {
-    __m256i const magnitude = _mm256_set1_epi32(0x7fffffff);
+  /// quantize_block(), bit for bit.
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline void quantize_one(float const* x, ActQ8x32& y) {
+    __m256 v[4];
     __m256i largest = _mm256_setzero_si256();
-    for (int i = 0; i < n; i += 8) largest = _mm256_max_epi32(largest, _mm256_and_si256(magnitude, load_32(x + i)));
+#pragma GCC unroll 8
+    for (int i = 0; i < 4; ++i) {
+      v[i] = _mm256_loadu_ps(x + 8 * i);
+      largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_set1_epi32(0x7fffffff), _mm256_castps_si256(v[i])));
+    }
     __m128i four = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
     std::int32_t const bits = _mm_cvtsi128_si32(four), infinity = 0x7f800000, tiny = (127 - 100) << 23;
     if (bits >= infinity || bits < tiny) {
-      std::memset(q, 0, n);
-      return bits < tiny ? 0.0f : tiered::detail::bits_to_float(0x7fc00000u);
+      y = {};
+      if (bits >= infinity) y.scale = tiered::detail::bits_to_float(0x7fc00000u);
+      return;
     }
     float const top = tiered::detail::bits_to_float(std::uint32_t(bits));
+    y.scale = top / 127.0f;
     __m256 const inverse = _mm256_set1_ps(127.0f / top);
-    __m256i const order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // undoes what packing within halves does
-    __m256i total = _mm256_setzero_si256();
-    for (int i = 0; i < n; i += 32) {
-      __m256i v[4];
+    __m256i q[4];
 #pragma GCC unroll 8
-      for (int j = 0; j < 4; ++j) v[j] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8 * j), inverse));
-      if (sum != nullptr) total = _mm256_add_epi32(_mm256_add_epi32(v[0], v[1]), _mm256_add_epi32(v[2], v[3]));
-      __m256i const packed = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + i), _mm256_permutevar8x32_epi32(packed, order));
-    }
-    if (sum != nullptr) {
-      __m128i s = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
-      s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
-      *sum = _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
-    }
-    return top / 127.0f;
+    for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+    __m256i const order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // undoes what packing within halves does
+    __m256i const packed = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y.q), _mm256_permutevar8x32_epi32(packed, order));
+    // Halves in 64 bits each: after two steps the sum of q[0..16) is in lane 0, that of q[16..32) in lane 1.
+    __m256i const pairs = _mm256_hadd_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
+    __m128i const eight = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+    __m128i const sums = _mm_hadd_epi32(eight, eight);
+    y.sums[0] = std::int16_t(_mm_cvtsi128_si32(sums));
+    y.sums[1] = std::int16_t(_mm_extract_epi32(sums, 1));
   }
 };
 

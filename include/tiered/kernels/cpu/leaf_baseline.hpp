@@ -20,7 +20,7 @@ struct Leaf {
 
   static float sum_lanes(float const* v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
-  static float dot(float const* a, float const* b, std::int32_t n) {
+  [[gnu::noinline]] static float dot(float const* a, float const* b, std::int32_t n) {
     float sums[lanes] = {};
     std::int32_t i = 0;
     for (; i + lanes <= n; i += lanes) {

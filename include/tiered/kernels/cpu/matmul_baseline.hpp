@@ -89,44 +89,53 @@ void unpack(typename F::Block const& block, Quants256& out) {
   if constexpr (has_min<F>) out.min = half_to_float(block.dmin);
 }
 
-/// sum + what one block of one row adds to the product with one token.
+/// sum + what one block of one row adds to the product with one token, whose activations for that block begin at *blocks.
+/// Not inlined: where the compiler's flags let it fuse multiplications and additions, it must choose alike for one token and for many.
 template <class F>
-float add_block(float sum, Quants32 const& w, ActQ8x32 const& x) {
+[[gnu::noinline]] float add_block(float sum, Quants32 const& w, ActQ8x32 const* blocks) {
+  ActQ8x32 const& x = *blocks;
   std::int32_t dot = 0;
   for (int i = 0; i < 32; ++i) dot += std::int32_t(w.q[i]) * x.q[i];
   sum += w.scale * x.scale * float(dot);
-  if constexpr (has_min<F>) sum += w.min * x.sum;
+  if constexpr (has_min<F>) sum += w.min * (x.scale * float(x.sums[0] + x.sums[1]));
   return sum;
 }
 
+/// Eight blocks of activations, each an exact integer times its scale; then the weights' own scales.
 template <class F>
-float add_block(float sum, Quants256 const& w, ActQ8x256 const& x) {
-  std::int32_t dot = 0, min_dot = 0;
-  for (int g = 0; g < 16; ++g) {
-    std::int32_t group = 0;
-    for (int i = 0; i < 16; ++i) group += std::int32_t(w.q[g * 16 + i]) * x.q[g * 16 + i];
-    dot += group * w.scales[g];
-    if constexpr (has_min<F>) min_dot += std::int32_t(w.mins[g]) * x.sums[g];
+[[gnu::noinline]] float add_block(float sum, Quants256 const& w, ActQ8x32 const* x) {
+  float scaled = 0, scaled_mins = 0;
+  for (int part = 0; part < 8; ++part) {
+    ActQ8x32 const& block = x[part];
+    std::int8_t const* const q = w.q + part * 32;
+    std::int32_t first = 0, second = 0;
+    for (int i = 0; i < 16; ++i) {
+      first += std::int32_t(q[i]) * block.q[i];
+      second += std::int32_t(q[i + 16]) * block.q[i + 16];
+    }
+    scaled += block.scale * float(first * w.scales[2 * part] + second * w.scales[2 * part + 1]);
+    if constexpr (has_min<F>) {
+      scaled_mins += block.scale * float(block.sums[0] * w.mins[2 * part] + block.sums[1] * w.mins[2 * part + 1]);
+    }
   }
-  sum += w.scale * x.scale * float(dot);
-  if constexpr (has_min<F>) sum -= w.min * x.scale * float(min_dot);
+  sum += w.scale * scaled;
+  if constexpr (has_min<F>) sum -= w.min * scaled_mins;
   return sum;
 }
 
 /// Tile of a quantised format: a block is unpacked once for up to eight tokens.
 template <class F>
 void quantized_tile(Product const& p, Range rows, Range tokens) {
-  using Activation = std::conditional_t<F::block_elems == 256, ActQ8x256, ActQ8x32>;
   using Quants = std::conditional_t<F::block_elems == 256, Quants256, Quants32>;
-  constexpr std::int32_t most_tokens = 8;
+  constexpr std::int32_t most_tokens = 8, x_per_block = F::block_elems / 32;
   std::int32_t const n_blocks = p.dim / F::block_elems;
   auto const* const w = static_cast<typename F::Block const*>(p.w);
   for (std::int32_t t0 = tokens.begin; t0 < tokens.end; t0 += most_tokens) {
     std::int32_t const n = std::min(most_tokens, tokens.end - t0);
-    Activation const* x[most_tokens];
+    ActQ8x32 const* x[most_tokens];
     float* y[most_tokens];
     for (std::int32_t t = 0; t < n; ++t) {
-      x[t] = reinterpret_cast<Activation const*>(p.x_row(t0 + t, std::size_t(n_blocks) * sizeof(Activation)));
+      x[t] = reinterpret_cast<ActQ8x32 const*>(p.x_row(t0 + t, std::size_t(p.dim / 32) * sizeof(ActQ8x32)));
       y[t] = p.y_row(t0 + t);
     }
     for (std::int32_t r = rows.begin; r < rows.end; ++r) {
@@ -135,7 +144,7 @@ void quantized_tile(Product const& p, Range rows, Range tokens) {
       Quants quants;
       for (std::int32_t b = 0; b < n_blocks; ++b) {
         unpack<F>(row[b], quants);
-        for (std::int32_t t = 0; t < n; ++t) sums[t] = add_block<F>(sums[t], quants, x[t][b]);
+        for (std::int32_t t = 0; t < n; ++t) sums[t] = add_block<F>(sums[t], quants, x[t] + b * x_per_block);
       }
       for (std::int32_t t = 0; t < n; ++t) y[t][r] = p.bias != nullptr ? sums[t] + p.bias[r] : sums[t];
     }

@@ -18,6 +18,9 @@ namespace tiered::cpu::avx2 {
 [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i load_32(void const* p) {
   return _mm256_loadu_si256(static_cast<__m256i const*>(p));
 }
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m128i load_8(void const* p) {
+  return _mm_loadl_epi64(static_cast<__m128i const*>(p));
+}
 inline std::uint32_t load_word(void const* p) {
   std::uint32_t word;
   std::memcpy(&word, p, sizeof word);
@@ -73,18 +76,12 @@ template <class Block>
   return half(b.d);
 }
 
-// Super-blocks of 256: group_scales(), for 16 groups of 16 elements each; part<p>(), bytes of elements [32p, 32p + 32), from 0 up
-// but for IQ4_XS; offset<F>, what is to be subtracted from them.
+// Super-blocks of 256: group_scales(), for 16 groups of 16 elements each; part<p>(), bytes of elements [32p, 32p + 32), signed or,
+// for formats with a minimum, unsigned.
 
 struct GroupScales {
   __m128i scales, mins;  ///< signed bytes
 };
-template <class F>
-inline constexpr int offset_bits = -1;  ///< logarithm of the offset; -1: none
-template <>
-inline constexpr int offset_bits<Q3_K> = 2;
-template <>
-inline constexpr int offset_bits<Q6_K> = 5;
 
 /// Bits [2k, 2k + 2) of each byte.
 template <int k>
@@ -126,7 +123,7 @@ template <int p>
   return {_mm_and_si128(packed, four), _mm_and_si128(_mm_srli_epi16(packed, 4), four)};
 }
 [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline GroupScales group_scales(Q3_K::Block const& b) {
-  __m128i const packed = _mm_loadl_epi64(reinterpret_cast<__m128i const*>(b.scales));
+  __m128i const packed = load_8(b.scales);
   __m128i const low = _mm_and_si128(_mm_unpacklo_epi64(packed, _mm_srli_epi16(packed, 4)), _mm_set1_epi8(15));
   std::uint32_t const h = load_word(b.scales + 8);
   __m128i const pairs = _mm_setr_epi32(std::int32_t(h), std::int32_t(h >> 2), std::int32_t(h >> 4), std::int32_t(h >> 6));
@@ -150,7 +147,7 @@ template <int p>
 }
 template <int p>
 [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i part(Q3_K::Block const& b) {
-  return _mm256_or_si256(bit_pairs<p % 4>(b.qs + p / 4 * 32), moved_bit<p, 2>(b.hmask));
+  return _mm256_sub_epi8(_mm256_or_si256(bit_pairs<p % 4>(b.qs + p / 4 * 32), moved_bit<p, 2>(b.hmask)), _mm256_set1_epi8(4));
 }
 template <int p>
 [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i part(Q4_K::Block const& b) {
@@ -164,7 +161,7 @@ template <int p>
 [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i part(Q6_K::Block const& b) {
   __m256i const packed = load_32(b.ql + p / 4 * 64 + p % 2 * 32);
   __m256i const low = _mm256_and_si256(p % 4 < 2 ? packed : _mm256_srli_epi16(packed, 4), _mm256_set1_epi8(15));
-  return _mm256_or_si256(low, _mm256_slli_epi16(bit_pairs<p % 4>(b.qh + p / 4 * 32), 4));
+  return _mm256_sub_epi8(_mm256_or_si256(low, _mm256_slli_epi16(bit_pairs<p % 4>(b.qh + p / 4 * 32), 4)), _mm256_set1_epi8(32));
 }
 template <int p>
 [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i part(IQ4_XS::Block const& b) {

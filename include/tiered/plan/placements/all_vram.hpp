@@ -1,32 +1,14 @@
 /// Everything resident, for a budget that holds the model; of a smaller one what fits, in the order of use.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "tiered/plan/placements/order.hpp"
+#include "tiered/plan/placement.hpp"
 
 namespace tiered {
 
 struct AllVram {
   bool operator==(AllVram const&) const = default;
 
-  Placements place(PlanRequest const& r) const {
-    Placements out{r};
-    out.declined = r.ring_bytes > 0;  // it never streams
-    if (out.declined || detail::nothing_fits(r)) return out;
-    VramAccount vram{r};
-    ExpertLayers const experts{r.shards};
-    auto layer = experts.layers.begin();
-    for (std::uint32_t const id : detail::dense_order(r)) {
-      detail::try_with_state(r, id, vram, out);
-      if (r.shards[id].kind != ShardKind::router) continue;
-      while (layer != experts.layers.end() && layer->layer < r.shards[id].layer) ++layer;
-      if (layer == experts.layers.end() || layer->layer != r.shards[id].layer || !out.shards[id].resident()) continue;
-      for (std::size_t i = layer->begin; i < layer->end; ++i) detail::try_with_state(r, experts.ids[i], vram, out);
-    }
-    return out;
-  }
+  Placements place(PlanRequest const& r) const;
 };
 static_assert(PlacementPolicy<AllVram>);
 

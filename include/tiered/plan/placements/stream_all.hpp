@@ -1,10 +1,7 @@
 /// As little resident as possible: every weight crosses the link for every pass.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "tiered/plan/placements/order.hpp"
+#include "tiered/plan/placement.hpp"
 
 namespace tiered {
 
@@ -13,34 +10,7 @@ namespace tiered {
 struct StreamAll {
   bool operator==(StreamAll const&) const = default;
 
-  Placements place(PlanRequest const& r) const {
-    Placements out{r};
-    out.declined = true;
-    if (r.ring_bytes == 0 || detail::nothing_fits(r)) return out;
-    VramAccount vram{r};
-    ExpertLayers const experts{r.shards};
-    bool const caches = !experts.ids.empty() && vram.try_bytes(experts.min_cache_bytes());
-    if (!caches && experts.min_cache_bytes() > 0 &&
-        vram.used_bytes() - VramAccount::round_up(r.ring_bytes) + experts.min_cache_bytes() < r.budget.vram_bytes) {
-      return out;
-    }
-    detail::HostHomes homes{r};
-    for (std::uint32_t const id : detail::dense_order(r)) {
-      if (!detail::device_can(r, id)) continue;
-      out.declined = false;
-      out.shards[id] = {homes.take(r.shards[id].bytes), 1};
-      if (!detail::has_state(r.shards[id], r)) continue;
-      std::size_t const layer = std::size_t(r.shards[id].layer);
-      if (r.state_costs[layer].gpu_s < 1e300 && vram.try_state(layer)) out.state_in_vram[layer] = 1;
-    }
-    if (caches) {
-      out.cache_bytes = experts.min_cache_bytes();
-      for (std::uint32_t const id : experts.ids) {
-        if (detail::device_can(r, id)) out.shards[id] = {homes.take(r.shards[id].bytes), 1, true};
-      }
-    }
-    return out;
-  }
+  Placements place(PlanRequest const& r) const;
 };
 static_assert(PlacementPolicy<StreamAll>);
 

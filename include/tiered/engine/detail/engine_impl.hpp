@@ -1,0 +1,153 @@
+/// Defines EngineCore: for one source file of a program.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/engine/engine.hpp"
+
+namespace tiered::detail {
+
+inline std::size_t most_host_bytes(EnginePlans const& plans) {
+  std::size_t bytes = 0;
+  for (PlanImage const& image : plans.images) bytes = std::max(bytes, image.activations.total_bytes);
+  return bytes;
+}
+
+inline std::size_t most_cache_bytes(EnginePlans const& plans) {
+  std::size_t bytes = 0;
+  for (PlanImage const& image : plans.images) bytes = std::max(bytes, image.vram.cache_bytes);
+  return bytes;
+}
+
+inline std::vector<bool> states_in_vram(EnginePlans const& plans) {
+  std::vector<bool> in_vram;
+  for (float share : plans.images.front().plan.state_in_vram) in_vram.push_back(share > 0);
+  return in_vram;
+}
+
+EngineCore::EngineCore(EngineOptions const& options, EnginePlans plans, Parts parts)
+    : options_(options),
+      plans_(std::move(plans)),
+      parts_(std::move(parts)),
+      host_activations_(host_tier_, most_host_bytes(plans_), weight_alignment),
+      kv_(*parts_.config, {plans_.max_context, options.n_sequences, options.kv_type}, states_in_vram(plans_), parts_.vram.data()),
+      cache_(most_cache_bytes(plans_), std::move(parts_.eviction)),
+      executor_(parts_.model, executor_parts()) {
+  sequences_->slots.resize(std::size_t(options.n_sequences));
+}
+
+EngineCore::~EngineCore() { executor_.recover(); }
+
+ExecutorParts EngineCore::executor_parts() {
+  ShardTable table = parts_.table;
+  table.weights = parts_.weights;
+  return {table, parts_.config, parts_.host, parts_.device, parts_.copy, parts_.vram.data(),
+          host_activations_.data(), &kv_, &cache_, parts_.traces ? &trace_log_ : nullptr, &cancel_.flag()};
+}
+
+EngineStats EngineCore::stats() const {
+  EngineStats s;
+  s.vram_budget_bytes = options_.vram_bytes;
+  s.host_kv_bytes = kv_.host_bytes();
+  s.experts = cache_.counters();
+  return s;
+}
+
+Sequence EngineCore::new_sequence() {
+  for (auto& slot : sequences_->slots) {
+    if (slot.used) continue;
+    slot = {SequenceId{++sequences_->last_id}, 0, true, true};
+    return Sequence(sequences_, slot.id);
+  }
+  throw Error(Errc::precondition, concat("all ", sequences_->slots.size(), " sequences of this engine are in use: see EngineOptions::n_sequences"));
+}
+
+Batch EngineCore::rows_behind(Sequence const& sequence, std::span<std::int32_t const> tokens) {
+  expects(!tokens.empty(), "prefill takes at least one token");
+  rows_.clear();
+  std::int32_t position = sequence.length();
+  for (std::int32_t token : tokens) rows_.push_back({sequence.id(), position++, token, false});
+  rows_.back().want_logits = true;
+  return {rows_};
+}
+
+void EngineCore::check(Batch const& batch) const {
+  expects(batch.embeddings.empty() && batch.rope_positions.empty(), "this model takes tokens only");
+  std::vector<std::int32_t> next(sequences_->slots.size(), -1);
+  for (Row const& r : batch.rows) {
+    std::size_t const slot = std::size_t(sequences_->find(r.sequence));
+    std::int32_t const expected = next[slot] < 0 ? sequences_->slots[slot].length : next[slot];
+    if (r.position != expected) throw Error(Errc::precondition, concat("sequence ", std::uint32_t(r.sequence), " goes on at position ", expected, ", the batch has ", r.position));
+    if (r.token < 0 || r.token >= parts_.config->vocab_size) throw Error(Errc::precondition, concat("token ", r.token, " is outside of a vocabulary of ", parts_.config->vocab_size));
+    next[slot] = expected + 1;
+  }
+  for (std::int32_t end : next) {
+    if (end > plans_.max_context) throw Error(Errc::over_budget, concat("a sequence of ", end, " tokens does not fit a context of ", plans_.max_context));
+  }
+}
+
+/// Fills block_ with as many of the rows as one block takes; how many.
+std::size_t EngineCore::next_block(std::span<Row const> rows, PlanImage const& image) {
+  block_.clear();
+  std::int32_t n_outputs = 0;
+  for (Row const& r : rows) {
+    if (block_.size() == std::size_t(image.limits.block)) break;
+    if (r.want_logits && image.output_by_rows && n_outputs == std::min(image.limits.chunk, max_outputs_per_run)) break;
+    n_outputs += r.want_logits ? 1 : 0;
+    block_.push_back({sequences_->find(r.sequence), r.position, r.token, r.want_logits});
+  }
+  return block_.size();
+}
+
+Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)> select, FunctionRef<void(Action const&, double, double)> record) {
+  check(batch);
+  for (std::size_t s = 0; s < sequences_->slots.size(); ++s) {
+    auto& slot = sequences_->slots[s];
+    if (std::exchange(slot.shrunk, false)) kv_.release(std::int32_t(s), slot.length);
+  }
+  std::size_t const vocab = std::size_t(parts_.config->vocab_size);
+  std::size_t const n_wanted = std::size_t(std::ranges::count_if(batch.rows, &Row::want_logits));
+  logits_.resize(n_wanted * vocab);
+  float* out = logits_.data();
+  try {
+    for (std::span<Row const> left = batch.rows; !left.empty();) {
+      PlanImage const& image = plans_.images[select(int(left.size()))];
+      std::size_t const n = next_block(left, image);
+      for (BlockRow const& r : block_) kv_.reserve(r.slot, r.position + 1);
+      executor_.activate(image);
+      executor_.run_block(block_, out);
+      for (BlockRow const& r : block_) {
+        sequences_->slots[std::size_t(r.slot)].length = r.position + 1;
+        if (r.want_logits) out += vocab;
+      }
+      left = left.subspan(n);
+      if (parts_.traces) report_trace(record);
+      if (options_.progress != nullptr) options_.progress(options_.progress_context, std::int32_t(batch.rows.size() - left.size()), std::int32_t(batch.rows.size()));
+    }
+  } catch (...) {
+    executor_.recover();
+    trace_log_.clear();
+    throw;
+  }
+  return Logits(logits_, std::int32_t(vocab));
+}
+
+void EngineCore::report_trace(FunctionRef<void(Action const&, double, double)> record) {
+  for (TraceEntry const& e : trace_log_) {
+    auto const span = e.lane == TraceLane::copy     ? parts_.copy.times(e.begin, e.end)
+                      : e.lane == TraceLane::device ? parts_.device.times(e.begin, e.end)
+                                                    : parts_.host.times(e.begin, e.end);
+    if (span) record(e.action, span->first, span->second);
+  }
+  trace_log_.clear();
+  parts_.lanes->forget_times();
+}
+
+}  // namespace tiered::detail

@@ -1,0 +1,89 @@
+/// Defines make_plans: for one source file of a program.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/engine/planning.hpp"
+#include "tiered/model/kv_cache.hpp"
+#include "tiered/pipeline/activations.hpp"
+#include "tiered/pipeline/residency.hpp"
+#include "tiered/pipeline/step_context.hpp"
+
+namespace tiered {
+
+namespace detail {
+
+inline std::size_t kv_table_bytes(ModelConfig const& config, std::int32_t max_context, std::int32_t n_sequences) {
+  std::size_t const n_pages = std::size_t((max_context + kv_page_tokens - 1) / kv_page_tokens);
+  return config.layers.size() * std::size_t(n_sequences) * (sizeof(KvTable) + 2 * n_pages * sizeof(std::byte*));
+}
+
+/// Every matrix of the model has a kernel: asked here, never during a step.
+inline void check_capabilities(ShardTable const& table, KernelTable const& kernels) {
+  for (Weight const& w : table.weights) {
+    ShardKind const kind = table.shard(w.shard).kind;
+    bool const ok = kind == ShardKind::embedding ? kernels.embed[std::uint32_t(w.dtype)] != nullptr : kernels.supports(w.dtype);
+    if (!ok) throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels have no ", kind == ShardKind::embedding ? "look-up" : "product", " for type ", name(w.dtype)));
+  }
+}
+
+/// The model's states with the bytes that they have in `kv_type`.
+inline std::vector<LayerState> states_in(DType kv_type, ShardTable const& table, KernelTable const& kernels) {
+  if (std::uint32_t(kv_type) >= n_file_dtypes || kernels.attention[std::uint32_t(kv_type)] == nullptr) {
+    throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels have no attention over keys and values of type ", name(kv_type)));
+  }
+  std::vector<LayerState> states(table.states.begin(), table.states.end());
+  for (LayerState& s : states) s.bytes_per_token = row_bytes(kv_type, s.elems_per_token);
+  return states;
+}
+
+inline bool splits(Schedule const& schedule, ShardTable const& table, ShardKind kind) {
+  return std::ranges::any_of(schedule, [&](Action const& a) {
+    Shard const& s = table.shard(a.shard);
+    return a.kind == ActionKind::copy && s.kind == kind && a.rows != Range{} && a.rows != Range{0, s.n_rows};
+  });
+}
+
+EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOptions const& options, KernelTable const& kernels,
+                       FunctionRef<std::size_t(ScratchMeter& meter, std::int32_t n_rows, std::int32_t n_outputs)> measure,
+                       FunctionRef<std::vector<TierPlan>(ShardTable const&, PlannerInput const&)> plan) {
+  std::vector<LayerState> const states_as_kept = states_in(options.kv_type, table, kernels);
+  table.states = states_as_kept;
+  expects(options.max_context >= 0 && options.n_sequences >= 1, "max_context >= 0, n_sequences >= 1");
+  check_capabilities(table, kernels);
+  EnginePlans out;
+  out.max_context = options.max_context > 0 ? options.max_context : std::min(config.max_seq_len, 32768);
+  std::int32_t const kv_tokens = (out.max_context + kv_page_tokens - 1) / kv_page_tokens * kv_page_tokens;
+  std::size_t const table_bytes = kv_table_bytes(config, out.max_context, options.n_sequences);
+  ScratchMeter meter(table, kernels, kv_tokens);
+  auto const layout_for = [&](std::int32_t chunk, std::int32_t block) {
+    std::size_t const step = measure(meter, chunk, std::min(chunk, max_outputs_per_run));
+    return make_activation_layout(config, {chunk, block}, step, table_bytes);
+  };
+  auto const scratch = [&](std::int32_t chunk, std::int32_t block) { return layout_for(chunk, block).total_bytes; };
+  PlannerInput input{options.budget(), {1, kv_tokens * options.n_sequences, options.n_sequences}, scratch};
+  input.cost_context = std::min(kv_tokens, typical_context);
+  out.tiers = plan(table, input);
+  std::vector<ShardPlan const*> plans;
+  for (TierPlan const& t : out.tiers) plans.push_back(&t.plan);
+  std::vector<VramLayout> layouts = lay_out(plans, table.shards);
+  for (std::size_t i = 0; i < out.tiers.size(); ++i) {
+    ShardPlan const& p = out.tiers[i].plan;
+    PlanImage image{p, out.tiers[i].schedule, {p.chunk_tokens, p.block_tokens}, std::move(layouts[i]), layout_for(p.chunk_tokens, p.block_tokens)};
+    image.uses_device = p.vram_bytes > 0;
+    image.output_by_rows = splits(image.schedule, table, ShardKind::output);
+    out.vram_bytes = std::max(out.vram_bytes, image.vram.total_bytes);
+    out.images.push_back(std::move(image));
+  }
+  return out;
+}
+
+}  // namespace detail
+
+}  // namespace tiered

@@ -1,0 +1,30 @@
+/// Defines SimPolicies: for one source file of a program.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "tiered/engine/sim_policies.hpp"
+
+namespace tiered {
+
+Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(MachineOptions const& o) { return make_machine(o, LaneSet::threads(), nullptr); }
+
+Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(MachineOptions const& o, std::shared_ptr<LaneSet> lanes, std::shared_ptr<Faults> faults) {
+  if (o.keep_times) lanes->keep_times();
+  CpuOptions const host_options{.n_threads = o.n_threads, .f32_activations = o.f32_activations};
+  auto host = std::make_unique<CpuBackend>(lanes, host_options);
+  SimOptions sim;
+  sim.vram_bytes = o.vram_bytes;
+  sim.n_threads = host->n_threads();
+  sim.f32_activations = o.f32_activations;
+  sim.faults = faults;
+  auto device = std::make_unique<SimBackend>(lanes, sim);
+  SimCopyOptions copy;
+  copy.device = &device->memory();
+  copy.faults = faults;
+  auto engine = std::make_unique<SimCopyEngine>(lanes, copy);
+  return {std::move(lanes), std::move(host), std::move(device), std::move(engine)};
+}
+
+}  // namespace tiered

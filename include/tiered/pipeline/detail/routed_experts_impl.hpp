@@ -1,0 +1,283 @@
+/// Defines RoutedExperts: for one source file of a program.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/pipeline/routed_experts.hpp"
+
+namespace tiered {
+
+void RoutedExperts::run(RoutedRows const& rows, ShardId first_expert, std::uint64_t step) {
+  rows_ = &rows;
+  first_expert_ = first_expert;
+  step_ = step;
+  n_groups_ = n_slots_listed_ = 0;
+  group_slots_by_expert(read_ids());
+  decide();
+  start_host();
+  compute_in_vram();
+  compute_fetched();
+  finish_host();
+  combine();
+}
+
+std::int32_t const* RoutedExperts::read_ids() {
+  Ticket const routed = home().record();
+  if (!home_is_device()) {
+    home().synchronize();
+    return rows_->ids;
+  }
+  std::int32_t* const ids = at<std::int32_t>(env_->host_base, env_->layout->expert_ids);
+  env_->copy.wait(env_->copy.submit({reinterpret_cast<std::byte*>(ids), reinterpret_cast<std::byte const*>(rows_->ids), n_slots() * sizeof(std::int32_t)}, routed));
+  return ids;
+}
+
+void RoutedExperts::group_slots_by_expert(std::int32_t const* ids) {
+  std::int32_t const n_experts = rows_->config->experts.n_experts;
+  begins_.assign(std::size_t(n_experts) + 1, 0);
+  for (std::size_t i = 0; i < n_slots(); ++i) {
+    if (ids[i] < 0 || ids[i] >= n_experts) throw Error(Errc::device, concat("layer ", rows_->layer, ": the router chose expert ", ids[i], " of ", n_experts));
+    ++begins_[std::size_t(ids[i]) + 1];
+  }
+  for (std::size_t e = 0; e < std::size_t(n_experts); ++e) begins_[e + 1] += begins_[e];
+  experts_.clear();
+  for (std::int32_t e = 0; e < n_experts; ++e) {
+    std::int32_t const first = begins_[std::size_t(e)], n = begins_[std::size_t(e) + 1] - first;
+    if (n > 0) experts_.push_back({e, first, n, ShardId(std::uint32_t(first_expert_) + std::uint32_t(e))});
+  }
+  slots_.resize(n_slots());
+  for (std::size_t i = 0; i < n_slots(); ++i) slots_[std::size_t(begins_[std::size_t(ids[i])]++)] = std::int32_t(i);
+}
+
+void RoutedExperts::decide() {
+  on_host_.clear();
+  in_vram_.clear();
+  missing_.clear();
+  for (Expert const& e : experts_) {
+    Placement const& p = env_->plan->shards[std::size_t(e.shard)];
+    if (p.resident()) {
+      in_vram_.push_back(e);
+    } else if (!p.cached) {
+      on_host_.push_back(e);
+    } else if (ExpertCache::Entry* const entry = env_->cache->find(e.shard, step_)) {
+      ++entry->pins;
+      in_vram_.push_back(e);
+      hits_.push_back(entry);
+    } else {
+      missing_.push_back(e);
+    }
+  }
+}
+
+ExpertGroup RoutedExperts::group_at(Expert const& e, std::byte const* base) const {
+  Range const w = shard(e).weights;
+  auto const offset = [&](std::int32_t i) { return env_->table.weights[std::size_t(w.begin + i)].offset; };
+  return {base + offset(0), base + offset(1), base + offset(2), 0, 0};
+}
+
+ExpertGroup RoutedExperts::group_on_host(Expert const& e) const {
+  Range const w = shard(e).weights;
+  auto const data = [&](std::int32_t i) { return env_->table.weights[std::size_t(w.begin + i)].data; };
+  return {data(0), data(1), data(2), 0, 0};
+}
+
+std::int32_t RoutedExperts::add_slots(Batch& b, Expert const& e, ExpertGroup group, std::int32_t done) const {
+  std::int32_t const room = env_->layout->slots_per_launch - std::int32_t(b.slots.size());
+  std::int32_t const n = std::min(room, e.n - done);
+  if (n <= 0) return done;
+  group.first = std::int32_t(b.slots.size());
+  group.n = n;
+  b.groups.push_back(group);
+  auto const begin = slots_.begin() + e.first + done;
+  b.slots.insert(b.slots.end(), begin, begin + n);
+  return done + n;
+}
+
+void RoutedExperts::start_host() {
+  if (on_host_.empty()) return;
+  float const* x = rows_->x;
+  if (home_is_device()) {
+    float* const host_x = at<float>(env_->host_base, env_->layout->expert_x);
+    env_->host.wait_for(env_->copy.submit({reinterpret_cast<std::byte*>(host_x), reinterpret_cast<std::byte const*>(x), x_bytes()}, env_->device.record()));
+    x = host_x;
+  }
+  Batch b;
+  for (Expert const& e : on_host_) {
+    for (std::int32_t done = 0; done < e.n;) {
+      done = add_slots(b, e, group_on_host(e), done);
+      if (done < e.n) launch_groups(b, false, x);
+    }
+  }
+  launch(b, false, x);
+  host_done_ = env_->host.record();
+}
+
+float const* RoutedExperts::device_x() {
+  if (home_is_device()) return rows_->x;
+  float* const x = at<float>(env_->device_base, env_->layout->expert_x);
+  if (!x_on_device_) env_->device.wait_for(env_->copy.submit({reinterpret_cast<std::byte*>(x), reinterpret_cast<std::byte const*>(rows_->x), x_bytes()}, env_->host.record()));
+  x_on_device_ = true;
+  return x;
+}
+
+void RoutedExperts::compute_in_vram() {
+  x_on_device_ = false;
+  Batch b;
+  std::size_t next_hit = 0;
+  for (Expert const& e : in_vram_) {
+    Placement const& p = env_->plan->shards[std::size_t(e.shard)];
+    std::byte const* base = nullptr;
+    if (p.resident()) {
+      base = env_->vram + env_->vram_layout->resident[std::size_t(e.shard)];
+      env_->device.wait_for(env_->resident_ready[std::size_t(e.shard)]);
+    } else {
+      ExpertCache::Entry* const entry = hits_[next_hit++];
+      base = env_->vram + env_->vram_layout->cache_offset + entry->offset;
+      env_->device.wait_for(entry->filled);
+      b.pinned.push_back(entry);
+    }
+    add_whole(b, e, base);
+  }
+  hits_.clear();
+  launch(b, true, b.groups.empty() ? nullptr : device_x());
+}
+
+void RoutedExperts::add_whole(Batch& b, Expert const& e, std::byte const* base) {
+  for (std::int32_t done = 0; done < e.n;) {
+    done = add_slots(b, e, group_at(e, base), done);
+    if (done < e.n) launch_groups(b, true, device_x());  // still pinned: the rest of its slots comes with the next launch
+  }
+}
+
+void RoutedExperts::compute_fetched() {
+  Batch b;
+  std::size_t fetched_bytes = 0;
+  for (Expert const& e : missing_) {
+    auto room = env_->cache->acquire(e.shard, shard(e).bytes);
+    if (!room) {
+      launch(b, true, device_x());
+      fetched_bytes = 0;
+      room = env_->cache->acquire(e.shard, shard(e).bytes);
+    }
+    if (!room) throw Error(Errc::over_budget, concat("the expert cache of ", env_->cache->bytes(), " bytes cannot hold one expert of ", shard(e).bytes));
+    fetch(e, *room);
+    b.ready = room->entry->filled;
+    b.pinned.push_back(room->entry);
+    if (!env_->cache->policy().admit(e.shard)) b.unwanted.push_back(e.shard);
+    add_whole(b, e, env_->vram + env_->vram_layout->cache_offset + room->entry->offset);
+    fetched_bytes += shard(e).bytes;
+    if (fetched_bytes * 4 >= env_->cache->bytes()) {
+      launch(b, true, device_x());
+      fetched_bytes = 0;
+    }
+  }
+  launch(b, true, b.groups.empty() ? nullptr : device_x());
+}
+
+void RoutedExperts::fetch(Expert const& e, ExpertCache::Room const& room) {
+  std::byte* const base = env_->vram + env_->vram_layout->cache_offset + room.entry->offset;
+  std::vector<CopyPiece> pieces;
+  for (std::int32_t i = shard(e).weights.begin; i < shard(e).weights.end; ++i) {
+    Weight const& w = env_->table.weights[std::size_t(i)];
+    pieces.push_back({base + w.offset, w.data, w.bytes()});
+  }
+  room.entry->filled = env_->copy.submit(pieces, {&room.after, 1});
+  if (env_->trace != nullptr) {
+    Action const a{ActionKind::copy, first_gpu, e.shard, {0, shard(e).n_rows}, {}, room.entry->offset, shard(e).bytes};
+    env_->trace->push_back({a, TraceLane::copy, {room.entry->filled.lane, room.entry->filled.value - 1}, room.entry->filled});
+  }
+}
+
+void RoutedExperts::launch(Batch& b, bool on_device, float const* x) {
+  launch_groups(b, on_device, x);
+  retire(b);
+}
+
+void RoutedExperts::launch_groups(Batch& b, bool on_device, float const* x) {
+  if (b.groups.empty()) return;
+  Side const& side = on_device ? env_->device : env_->host;
+  if (on_device) side.wait_for(b.ready);
+  ExpertsArgs args{};
+  args.x = x;
+  args.y = y_on(on_device);
+  args.groups = upload(std::span<ExpertGroup const>(b.groups), env_->layout->expert_groups, n_groups_, on_device);
+  args.slots = upload(std::span<std::int32_t const>(b.slots), env_->layout->expert_slots, n_slots_listed_, on_device);
+  args.workspace = (on_device ? env_->device_base : env_->host_base) + env_->layout->expert_workspace;
+  args.n_groups = std::int32_t(b.groups.size());
+  args.n_slots = std::int32_t(b.slots.size());
+  args.n_tokens = rows_->n_rows;
+  args.n_used = n_used();
+  args.dim = env_->config->dim;
+  args.hidden_dim = rows_->config->hidden_dim;
+  args.activation = rows_->activation;
+  Range const w = env_->table.shard(first_expert_).weights;
+  args.gate_type = env_->table.weights[std::size_t(w.begin)].dtype;
+  args.up_type = env_->table.weights[std::size_t(w.begin + 1)].dtype;
+  args.down_type = env_->table.weights[std::size_t(w.begin + 2)].dtype;
+  tiered::launch(side.kernels().experts, args, side.queue());
+  b.groups.clear();
+  b.slots.clear();
+}
+
+void RoutedExperts::retire(Batch& b) {
+  if (!b.pinned.empty()) {
+    Ticket const used = env_->device.record();
+    for (ExpertCache::Entry* entry : b.pinned) {
+      entry->last_use = used;
+      --entry->pins;
+    }
+  }
+  for (ShardId s : b.unwanted) env_->cache->drop(s);
+  b = Batch{};
+}
+
+template <class T>
+T const* RoutedExperts::upload(std::span<T const> list, std::size_t offset, std::size_t& n_listed, bool on_device) {
+  T* const staged = at<T>(env_->host_base, offset) + n_listed;
+  std::memcpy(staged, list.data(), list.size_bytes());
+  T* const target = on_device ? at<T>(env_->device_base, offset) + n_listed : staged;
+  n_listed += list.size();
+  if (on_device) {
+    env_->device.wait_for(env_->copy.submit({reinterpret_cast<std::byte*>(target), reinterpret_cast<std::byte const*>(staged), list.size_bytes()}, Ticket{}));
+  }
+  return target;
+}
+
+void RoutedExperts::finish_host() {
+  bool const on_host = !on_host_.empty(), on_device = !in_vram_.empty() || !missing_.empty();
+  if (home_is_device() && on_host) {
+    bring(on_host_, false, host_done_);
+  } else if (!home_is_device() && on_device) {
+    Ticket const done = env_->device.record();
+    bring(in_vram_, true, done);
+    bring(missing_, true, done);
+  }
+}
+
+void RoutedExperts::bring(std::vector<Expert> const& experts, bool from_device, Ticket done) {
+  std::size_t const row = std::size_t(env_->config->dim);
+  std::vector<CopyPiece> pieces;
+  for (Expert const& e : experts) {
+    for (std::int32_t i = e.first; i < e.first + e.n; ++i) {
+      std::size_t const slot = std::size_t(slots_[std::size_t(i)]);
+      pieces.push_back({reinterpret_cast<std::byte*>(y_on(!from_device) + slot * row), reinterpret_cast<std::byte const*>(y_on(from_device) + slot * row), row * sizeof(float)});
+    }
+  }
+  if (!pieces.empty()) home().wait_for(env_->copy.submit(pieces, {&done, 1}));
+}
+
+void RoutedExperts::combine() {
+  float* const sum = at<float>(home_is_device() ? env_->device_base : env_->host_base, env_->layout->expert_sum);
+  KernelTable const& k = home().kernels();
+  tiered::launch(k.combine, CombineArgs{y_on(home_is_device()), rows_->weights, sum, rows_->n_rows, n_used(), env_->config->dim}, home().queue());
+  tiered::launch(k.add, AddArgs{sum, rows_->hidden, std::int64_t(rows_->n_rows) * env_->config->dim}, home().queue());
+}
+
+}  // namespace tiered

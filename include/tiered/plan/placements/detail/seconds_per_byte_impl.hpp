@@ -1,0 +1,328 @@
+/// Defines SecondsPerByte: for one source file of a program.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tiered/plan/placements/order.hpp"
+#include "tiered/plan/placements/seconds_per_byte.hpp"
+
+namespace tiered {
+
+namespace detail {
+
+enum class Where : std::uint8_t { host, streamed, resident };
+/// In which order residents are tried: by seconds per byte; by layer, which hops least; by kind, which knows that a copy hidden
+/// behind compute costs nothing while a head on the host does.
+enum class FillOrder : std::uint8_t { density, layer, kind };
+
+/// How the experts are spread; the same for every layer, so that no layer is the slow one.
+struct ExpertSplit {
+  double device_share = 0;      ///< of the experts: resident, or cached if cache_bytes > 0
+  std::size_t cache_bytes = 0;  ///< 0: those on the device are resident
+  double hits = 1;
+};
+
+/// One answer in the making: where each dense shard and each state is, in the order of use, and how long a pass then takes.
+struct Draft {
+  std::vector<Where> dense;
+  std::vector<char> state_in_vram;  ///< by layer
+  ExpertSplit experts;
+  double seconds = HUGE_VAL;
+};
+
+/// Solves one PlanRequest. Three ideas:
+/// - a knapsack: shards and states become resident in the order of seconds saved per byte against the best other way;
+/// - list scheduling: walking the steps with one clock for the link and one for the rows, a shard is streamed where its copy,
+///   begun as soon as the link and the ring are free, lets it end sooner than the host would. So link and host work at the
+///   same time on different shards, in about the ratio of their rates, though either alone may be slower;
+/// - experts: as many on the device as makes fetching the missing ones as long as the host's share.
+/// Few variants of each are drafted and the fastest is taken.
+class SecondsPerByteSolver {
+ public:
+  SecondsPerByteSolver(PlanRequest const& r, double margin)
+      : r_(r),
+        margin_(margin),
+        order_(dense_order(r)),
+        experts_(r.shards),
+        sums_(r, experts_),
+        first_expert_layer_(r.states.size() + 1, -1),
+        in_ring_(order_.size()) {
+    for (std::size_t l = 0; l < experts_.layers.size(); ++l) {
+      ExpertLayer const& layer = experts_.layers[l];
+      PassCost sum;
+      for (std::size_t i = layer.begin; i < layer.end; ++i) {
+        PassCost const& cost = r.costs[experts_.ids[i]];
+        sum = {sum.host_s + cost.host_s, sum.gpu_s + cost.gpu_s, sum.copy_s + cost.copy_s};
+      }
+      layer_sums_.push_back(sum);
+      if (layer.layer >= 0 && std::size_t(layer.layer) < first_expert_layer_.size()) first_expert_layer_[std::size_t(layer.layer)] = int(l);
+    }
+  }
+
+  Placements solve() const {
+    Draft best = on_host();
+    if (nothing_fits(r_)) return materialise(best);
+    for (FillOrder const order : {FillOrder::density, FillOrder::layer, FillOrder::kind}) {
+      for (std::size_t const reserve : {std::size_t{0}, experts_.min_cache_bytes()}) {
+        draft_variants(order, reserve, best);
+        if (experts_.ids.empty()) break;
+      }
+    }
+    return materialise(best);
+  }
+
+ private:
+  bool fixed() const { return !r_.fixed_state_in_vram.empty(); }
+  Shard const& dense(std::size_t i) const { return r_.shards[order_[i]]; }
+  PassCost const& cost(std::size_t i) const { return r_.costs[order_[i]]; }
+  bool with_state(std::size_t i) const { return has_state(dense(i), r_); }
+  std::size_t layer(std::size_t i) const { return std::size_t(dense(i).layer); }
+
+  Draft blank() const {
+    Draft d;
+    d.dense.assign(order_.size(), Where::host);
+    d.state_in_vram.assign(r_.states.size(), 0);
+    for (std::size_t l = 0; l < r_.fixed_state_in_vram.size(); ++l) d.state_in_vram[l] = r_.fixed_state_in_vram[l] > 0;
+    return d;
+  }
+  Draft on_host() const {
+    Draft d = blank();
+    VramAccount none{r_};
+    d.seconds = walk(d, none, false);
+    return d;
+  }
+
+  void draft_variants(FillOrder order, std::size_t reserve, Draft& best) const {
+    VramAccount vram{r_};
+    if (!vram.try_bytes(reserve)) return;
+    Draft d = blank();
+    fill(d, vram, order);
+    for (bool const streams : {false, true}) {
+      if (streams && r_.ring_bytes == 0) continue;
+      // What is streamed depends on how long the experts keep the host busy, and what they get on what streaming leaves.
+      for (double const aim : {0.0, 0.5, 1.0, 2.0}) {
+        Draft variant = d;
+        VramAccount left = vram;
+        if (streams) {
+          variant.experts = split(left.free_bytes() + reserve, aim);
+          walk(variant, left, true);
+        }
+        variant.experts = split(left.free_bytes() + reserve, aim);
+        variant.seconds = walk(variant, left, false);
+        if (variant.seconds < best.seconds) best = std::move(variant);
+        if (experts_.ids.empty()) break;
+      }
+    }
+  }
+
+  struct Item {
+    double seconds_per_byte = 0;
+    std::size_t index = 0;  ///< into order_
+    bool weights = false, state = false;
+  };
+
+  /// Residents. Attention and its state are offered together and each alone: a hop dearer, but
+  /// a long context's state is worth more than its layer's weights, which may be streamed.
+  void fill(Draft& d, VramAccount& vram, FillOrder order) const {
+    std::vector<Item> items;
+    for (std::size_t i = 0; i < order_.size(); ++i) add_items(i, items);
+    std::stable_sort(items.begin(), items.end(), [&](Item const& a, Item const& b) {
+      if (order == FillOrder::density) return a.seconds_per_byte > b.seconds_per_byte;
+      return order == FillOrder::kind && rank(dense(a.index).kind) < rank(dense(b.index).kind);
+    });
+    for (Item const& item : items) {
+      bool const needs_weights = item.weights && d.dense[item.index] != Where::resident;
+      bool const needs_state = item.state && d.state_in_vram[layer(item.index)] == 0;
+      VramAccount trial = vram;
+      if (needs_weights && !trial.try_resident(order_[item.index])) continue;
+      if (needs_state && !trial.try_state(layer(item.index))) continue;
+      vram = trial;
+      if (needs_weights) d.dense[item.index] = Where::resident;
+      if (needs_state) d.state_in_vram[layer(item.index)] = 1;
+    }
+  }
+
+  static constexpr int rank(ShardKind kind) { return kind == ShardKind::ffn ? 1 : 0; }
+
+  void add_items(std::size_t i, std::vector<Item>& items) const {
+    PassCost const& c = cost(i);
+    double const other_s = (std::min)(c.host_s, r_.ring_bytes > 0 ? (std::max)(c.copy_s, c.gpu_s) + c.gpu_s : HUGE_VAL);
+    double const bytes = double((std::max)(dense(i).bytes, std::size_t{1}));
+    if (!with_state(i)) {
+      if (other_s > c.gpu_s) items.push_back({(other_s - c.gpu_s) / bytes, i, true, false});
+      return;
+    }
+    PassCost const& state = r_.state_costs[layer(i)];
+    double const state_bytes = double(r_.state_bytes(layer(i)));
+    double const weights_gain = other_s - c.gpu_s - 2 * r_.hop_s, state_gain = state.host_s - state.gpu_s - 2 * r_.hop_s;
+    double const pair_gain = other_s + state.host_s - c.gpu_s - state.gpu_s;
+    if (fixed()) {
+      double const gain = r_.fixed_state_in_vram[layer(i)] > 0 ? other_s + 2 * r_.hop_s - c.gpu_s : weights_gain;
+      if (gain > 0) items.push_back({gain / bytes, i, true, false});
+      return;
+    }
+    if (pair_gain > 0) items.push_back({pair_gain / (bytes + state_bytes), i, true, true});
+    if (weights_gain > 0) items.push_back({weights_gain / bytes, i, true, false});
+    if (state_gain > 0) items.push_back({state_gain / (state_bytes + 1), i, false, true});
+  }
+
+  /// Experts for `room` bytes. `aim` 1: fetching what misses takes as long as the host's share; more: more is fetched; 0: nothing.
+  ExpertSplit split(std::size_t room, double aim) const {
+    room = room / weight_alignment * weight_alignment;
+    if (experts_.ids.empty() || !std::isfinite(sums_.gpu_s)) return {};
+    double const fits = double(room) / double(experts_.bytes);
+    if (fits >= 1) return {1, 0, 1};
+    double balanced = fits;
+    if (aim > 0 && room >= experts_.min_cache_bytes()) {
+      double const both = sums_.host_s + sums_.copy_s;
+      balanced = std::isfinite(sums_.host_s) ? fits + aim * sums_.host_s * (1 - fits) / both : 1;
+      balanced = (std::min)(balanced, 1.0);
+    }
+    if (balanced <= fits) return {fits, 0, 1};
+    return {balanced, room, fits / balanced};
+  }
+
+  /// Seconds of a pass. With `decide`, shards on the host are made streamed where that ends them sooner, and their states are
+  /// moved to VRAM where there is room.
+  double walk(Draft& d, VramAccount& vram, bool decide) const {
+    Clocks clocks;
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      if (decide && d.dense[i] == Where::host) choose(d, vram, clocks, i);
+      clocks = after(d, clocks, i);
+      if (dense(i).kind == ShardKind::router) run_experts(d, clocks, i);
+    }
+    return clocks.rows_s;
+  }
+
+  struct Clocks {
+    double rows_s = 0, link_s = 0;
+    bool on_device = false;
+    std::size_t ring_begin = 0, ring_end = 0, ring_used = 0;  ///< a range of in_ring_
+  };
+
+  void choose(Draft& d, VramAccount& vram, Clocks const& clocks, std::size_t i) const {
+    if (!std::isfinite(cost(i).gpu_s)) return;
+    double const host_s = after(d, clocks, i).rows_s + (clocks.on_device ? r_.hop_s : 0);
+    bool moves_state = false;
+    VramAccount trial = vram;
+    if (with_state(i) && !fixed() && d.state_in_vram[layer(i)] == 0 && std::isfinite(r_.state_costs[layer(i)].gpu_s)) {
+      moves_state = trial.try_state(layer(i));
+    }
+    d.dense[i] = Where::streamed;
+    if (moves_state) d.state_in_vram[layer(i)] = 1;
+    double const device_s = after(d, clocks, i).rows_s + (clocks.on_device ? 0 : r_.hop_s);
+    if (margin_ * (device_s - clocks.rows_s) < host_s - clocks.rows_s) {
+      if (moves_state) vram = trial;
+      return;
+    }
+    d.dense[i] = Where::host;
+    if (moves_state) d.state_in_vram[layer(i)] = 0;
+  }
+
+  /// The clocks behind dense shard i. in_ring_ is written at one place only, so a trial leaves nothing behind.
+  Clocks after(Draft const& d, Clocks c, std::size_t i) const {
+    bool const on_device = d.dense[i] != Where::host;
+    if (on_device != c.on_device) c.rows_s += r_.hop_s;
+    c.on_device = on_device;
+    if (d.dense[i] == Where::streamed) {
+      stream(c, i);
+    } else {
+      c.rows_s += on_device ? cost(i).gpu_s : cost(i).host_s;
+    }
+    if (with_state(i)) {
+      bool const in_vram = d.state_in_vram[layer(i)] != 0;
+      PassCost const& state = r_.state_costs[layer(i)];
+      c.rows_s += (in_vram ? state.gpu_s : state.host_s) + (in_vram == on_device ? 0 : 2 * r_.hop_s);
+    }
+    return c;
+  }
+
+  /// The copy begins when the link is free and what the ring held before is used; a shard larger than half the ring goes by rows.
+  void stream(Clocks& c, std::size_t i) const {
+    std::size_t const bytes = dense(i).bytes, half = r_.ring_bytes / 2;
+    bool const whole = bytes <= half;
+    std::size_t const needed = whole ? bytes : half;
+    for (; c.ring_begin < c.ring_end && c.ring_used + needed > r_.ring_bytes; ++c.ring_begin) {
+      c.link_s = (std::max)(c.link_s, in_ring_[c.ring_begin].second);
+      c.ring_used -= in_ring_[c.ring_begin].first;
+    }
+    c.link_s += cost(i).copy_s;
+    if (whole) {
+      c.rows_s = (std::max)(c.rows_s, c.link_s) + cost(i).gpu_s;
+    } else {
+      double const last = cost(i).gpu_s * (std::min)(1.0, double(half) / double(bytes));
+      c.rows_s = (std::max)(c.rows_s + cost(i).gpu_s, c.link_s + last);
+    }
+    in_ring_[c.ring_end++] = {needed, c.rows_s};
+    c.ring_used += needed;
+  }
+
+  void run_experts(Draft const& d, Clocks& c, std::size_t i) const {
+    int const found = layer(i) < first_expert_layer_.size() ? first_expert_layer_[layer(i)] : -1;
+    if (found < 0) return;
+    PassCost const& sum = layer_sums_[std::size_t(found)];
+    ExpertSplit const& split = d.experts;
+    double const begin = c.rows_s;
+    double end = begin;
+    if (split.device_share > 0) {
+      end = begin + split.device_share * sum.gpu_s + (c.on_device ? 0 : 2 * r_.hop_s);
+      if (split.hits < 1) {
+        c.link_s = (std::max)(c.link_s, begin) + split.device_share * (1 - split.hits) * sum.copy_s;
+        end = (std::max)(end, c.link_s);
+      }
+    }
+    if (split.device_share < 1) end = (std::max)(end, begin + (1 - split.device_share) * sum.host_s + (c.on_device ? 2 * r_.hop_s : 0));
+    c.rows_s = end;
+  }
+
+  Placements materialise(Draft const& d) const {
+    Placements out{r_};
+    HostHomes homes{r_};
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      if (d.dense[i] == Where::resident) out.shards[order_[i]] = {Tier::vram, 1};
+      if (d.dense[i] == Where::streamed) out.shards[order_[i]] = {homes.take(dense(i).bytes), 1};
+    }
+    for (std::size_t l = 0; l < d.state_in_vram.size(); ++l) out.state_in_vram[l] = d.state_in_vram[l] != 0 ? 1.f : 0.f;
+    if (d.experts.device_share > 0) place(d.experts, homes, out);
+    return out;
+  }
+
+  void place(ExpertSplit const& split, HostHomes& homes, Placements& out) const {
+    out.cache_bytes = split.cache_bytes;
+    std::size_t left = std::size_t(split.device_share * double(experts_.bytes));
+    for (std::size_t k = 0, seen = 1; seen > 0; ++k) {
+      seen = 0;
+      for (ExpertLayer const& layer : experts_.layers) {
+        if (k >= layer.size()) continue;
+        ++seen;
+        std::uint32_t const id = experts_.ids[layer.begin + k];
+        std::size_t const bytes = VramAccount::round_up(r_.shards[id].bytes);
+        if (split.device_share < 1) {
+          if (bytes > left) return;
+          left -= bytes;
+        }
+        out.shards[id] = split.cache_bytes > 0 ? Placement{homes.take(bytes), 1, true} : Placement{Tier::vram, 1};
+      }
+    }
+  }
+
+  PlanRequest const& r_;
+  double margin_;
+  std::vector<std::uint32_t> order_;
+  ExpertLayers experts_;
+  ExpertSums sums_;
+  std::vector<PassCost> layer_sums_;                             ///< by ExpertLayers::layers
+  std::vector<int> first_expert_layer_;                          ///< layer -> index there, -1: none
+  mutable std::vector<std::pair<std::size_t, double>> in_ring_;  ///< bytes and end of use of what was streamed, in order
+};
+
+}  // namespace detail
+
+Placements SecondsPerByte::place(PlanRequest const& r) const { return detail::answer(r, detail::SecondsPerByteSolver{r, margin}.solve()); }
+
+}  // namespace tiered

@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <vector>
+
+#include "catch.hpp"
+#include "tiered/core/split_mix.hpp"
+#include "tiered/pipeline/residency.hpp"
+
+using namespace tiered;
+
+namespace {
+
+struct Extent {
+  std::size_t begin = 0, end = 0;
+};
+
+/// Everything a plan has in VRAM, in one list.
+std::vector<Extent> extents(VramLayout const& l, ShardPlan const& p, std::vector<Shard> const& shards) {
+  std::vector<Extent> out{{0, p.state_bytes}, {l.ring_offset, l.ring_offset + l.ring_bytes}, {l.scratch_offset, l.scratch_offset + l.scratch_bytes}};
+  if (l.cache_bytes > 0) out.push_back({l.cache_offset, l.cache_offset + l.cache_bytes});
+  for (std::size_t s = 0; s < shards.size(); ++s) {
+    if (l.resident[s] != VramLayout::none) out.push_back({l.resident[s], l.resident[s] + shards[s].bytes});
+  }
+  std::erase_if(out, [](Extent e) { return e.begin == e.end; });
+  std::ranges::sort(out, {}, &Extent::begin);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("layouts of several plans: no overlap, no more bytes than counted, common shards in one place") {
+  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+    INFO("seed " << seed);
+    SplitMix64 random(seed);
+    std::vector<Shard> shards(3 + random.below(20));
+    for (std::size_t s = 0; s < shards.size(); ++s) {
+      shards[s].id = ShardId(s);
+      shards[s].bytes = 1 + random.below(5000);
+    }
+    std::size_t const state_bytes = VramAccount::round_up(random.below(3000));
+    std::vector<ShardPlan> plans(1 + random.below(4));
+    for (ShardPlan& p : plans) {
+      p.state_bytes = state_bytes;
+      p.ring_bytes = VramAccount::round_up(random.below(4000));
+      p.cache_bytes = random.below(3) == 0 ? 0 : VramAccount::round_up(1 + random.below(4000));
+      p.scratch_bytes = VramAccount::round_up(random.below(2000));
+      p.shards.resize(shards.size());
+      for (std::size_t s = 0; s < shards.size(); ++s) {
+        if (random.below(2) == 0) continue;
+        p.shards[s] = {Tier::vram, 1};
+        p.resident_bytes += VramAccount::round_up(shards[s].bytes);
+      }
+      p.vram_bytes = p.state_bytes + p.ring_bytes + p.cache_bytes + p.scratch_bytes + p.resident_bytes;
+    }
+    std::vector<ShardPlan const*> pointers;
+    for (ShardPlan const& p : plans) pointers.push_back(&p);
+    std::vector<VramLayout> const layouts = lay_out(pointers, shards);
+    std::size_t shared_cache_offset = VramLayout::none;
+    bool const all_cache = std::ranges::all_of(plans, [](ShardPlan const& p) { return p.cache_bytes > 0; });
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      CHECK(layouts[i].total_bytes <= plans[i].vram_bytes);
+      std::size_t end = 0;
+      for (Extent const& e : extents(layouts[i], plans[i], shards)) {
+        CHECK(e.begin >= end);
+        CHECK(e.begin % weight_alignment == 0);
+        end = e.end;
+      }
+      CHECK(end <= layouts[i].total_bytes);
+      if (all_cache) {
+        if (i > 0) CHECK(layouts[i].cache_offset == shared_cache_offset);
+        shared_cache_offset = layouts[i].cache_offset;
+      }
+      for (std::size_t s = 0; s < shards.size(); ++s) {
+        CHECK((layouts[i].resident[s] != VramLayout::none) == plans[i].shards[s].resident());
+        bool const everywhere = std::ranges::all_of(plans, [&](ShardPlan const& p) { return p.shards[s].resident(); });
+        if (everywhere) CHECK(layouts[i].resident[s] == layouts[0].resident[s]);
+      }
+    }
+  }
+}
