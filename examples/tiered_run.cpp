@@ -174,7 +174,7 @@ template <class P>
 void print_plan(tiered::GgufFile const& gguf, tiered::Transformer const& model, tiered::EngineOptions const& engine_options,
                 Options const& o) {
   tiered::KernelTable const& kernels = tiered::cpu_kernels(tiered::best_isa(), o.f32_activations);
-  tiered::EnginePlans const plans = tiered::make_plans<P>(model, engine_options, policy_values<P>(o), kernels);
+  tiered::EnginePlans const plans = tiered::make_plans<P>(model, engine_options, policy_values<P>(o), kernels, kernels);
   TextOutput out;
   out.write(concat(describe(gguf, model.config()), '\n', describe_device(o, plans.vram_bytes), "\ncontext ", plans.max_context, " tokens\n",
                    plan_report(plans, model.table(), o)));

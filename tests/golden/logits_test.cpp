@@ -20,8 +20,8 @@ Engine<CpuPolicies> make_engine(std::string const& gguf, bool f32_activations) {
 }
 
 /// Share of a row's norm that rounding to 8-bit activations may cost: a block's step is its largest element / 127, its error is
-/// uniform in one step, and the largest of 256 normal values is about 3.5 times their root mean square.
-constexpr double q8_noise = 3.5 / 127 / 3.4641016;
+/// uniform in one step, and the largest of 32 normal values is about 2.4 times their root mean square.
+constexpr double q8_noise = 2.4 / 127 / 3.4641016;
 /// By how much later layers may enlarge what earlier ones got wrong (norms on heads and softmax sharpen differences).
 constexpr double gain = 2;
 

@@ -98,7 +98,90 @@ TEST_CASE("sequences are as many as were asked for, and their slots come back") 
   a.truncate(0);
   CHECK(error_of([&] { a.truncate(1); }).code == Errc::precondition);
   { Sequence moved = std::move(c); }
-  engine.prefill(a, std::vector<std::int32_t>{1});  // gives back what the others held
+  engine.prefill(a, std::vector<std::int32_t>{1});
+  std::size_t const of_one = engine.stats().host_kv_bytes;
+  a.truncate(0);
+  engine.prefill(a, std::vector<std::int32_t>{1});
+  CHECK(engine.stats().host_kv_bytes == of_one);  // nothing is kept for those that ended
+}
+
+TEST_CASE("a sequence of another engine is refused") {
+  auto const model = open_golden("llama.f32.gguf");
+  Engine<CpuPolicies> one(model, small()), other(model, small());
+  Sequence const a = one.new_sequence(), b = other.new_sequence();
+  CHECK(error_of([&] { other.prefill(a, std::vector<std::int32_t>{1}); }).says("another engine"));
+  CHECK(a.length() == 0);
+  CHECK(b.length() == 0);
+}
+
+TEST_CASE("an engine may be moved, and a sequence may outlive it") {
+  auto const model = open_golden("llama.mixed.gguf");
+  EngineOptions options = small();
+  options.vram_bytes = MiB;
+  options.n_sequences = 2;
+  auto first = std::make_unique<Engine<SimPolicies>>(model, options);
+  std::vector<float> const expected = all_logits(*first, {1, 2, 3}, {3});
+  Sequence const kept = first->new_sequence();
+  Engine<SimPolicies> second(std::move(*first));
+  first.reset();
+  CHECK(all_logits(second, {1, 2, 3}, {3}) == expected);
+  static_assert(!std::is_move_assignable_v<Engine<SimPolicies>>);
+}
+
+TEST_CASE("more positions than can be counted are refused with the numbers") {
+  auto const model = open_golden("llama.f32.gguf");
+  for (auto const& [context, n] : {std::pair{2147483647, 1}, std::pair{32768, 65536}, std::pair{65536, 65537}}) {
+    EngineOptions options;
+    options.max_context = context;
+    options.n_sequences = n;
+    Thrown const t = error_of([&] { Engine<CpuPolicies>(model, options); });
+    CHECK(t.code == Errc::over_budget);
+    CHECK(t.says(std::to_string(context), std::to_string(n)));
+  }
+}
+
+TEST_CASE("a budget for a bundle without a device says so") {
+  EngineOptions options = small();
+  options.vram_bytes = MiB;
+  Thrown const t = error_of([&] { Engine<CpuPolicies>(open_golden("llama.f32.gguf"), options); });
+  CHECK(t.code == Errc::out_of_memory);
+  CHECK(t.says("no device"));
+}
+
+namespace {
+
+struct OneTier {
+  std::vector<int> bound{32};
+  std::size_t selected = 0;
+  std::span<int const> bounds() const { return bound; }
+  std::size_t select(int) const { return selected; }
+};
+struct OneTierPolicies : CpuPolicies {
+  using TokenTiers = OneTier;
+};
+
+}  // namespace
+
+TEST_CASE("blocks of every size run, whatever is left for the last chunk") {
+  auto const model = open_golden("llama.mixed.gguf");
+  EngineOptions options;
+  options.max_context = 2048;
+  options.n_threads = 1;
+  Engine<OneTierPolicies> engine(model, options);
+  for (std::int32_t n = 1; n <= 40; ++n) {
+    INFO(n);
+    Sequence const s = engine.new_sequence();
+    engine.prefill(s, std::vector<std::int32_t>(1900, 3));
+    engine.prefill(s, std::vector<std::int32_t>(std::size_t(n), 4));
+    CHECK(s.length() == 1900 + n);
+    n += 6;
+  }
+}
+
+TEST_CASE("a token tier that does not exist is refused") {
+  Engine<OneTierPolicies> engine(open_golden("llama.f32.gguf"), small(), {.token_tiers = {{32}, 5}});
+  Sequence const s = engine.new_sequence();
+  CHECK(error_of([&] { engine.prefill(s, std::vector<std::int32_t>{1}); }).says("5", "1"));
 }
 
 TEST_CASE("host pages of a sequence go back when it ends") {

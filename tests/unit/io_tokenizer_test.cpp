@@ -78,8 +78,10 @@ OwnedVocab spm_vocab(std::vector<std::pair<std::string, float>> const& pieces) {
 /// Tokens of an encoding as text, with | between.
 std::string pieces(Tokenizer const& tokenizer, std::string_view text, EncodeOptions options = {.add_special = false}) {
   std::string joined;
-  for (std::int32_t const id : tokenizer.encode(text, options))
-    joined += (joined.empty() ? "" : "|") + std::string(tokenizer.token_text(id));
+  for (std::int32_t const id : tokenizer.encode(text, options)) {
+    joined += joined.empty() ? "" : "|";
+    joined += tokenizer.token_text(id);
+  }
   return joined;
 }
 
@@ -87,7 +89,10 @@ std::string words(std::string_view pre, std::string_view text) {
   std::vector<std::string_view> split;
   detail::WordSplitter(*find_pre_tokenizer(pre)).split(text, split);
   std::string joined;
-  for (std::string_view const word : split) joined += (joined.empty() ? "" : "|") + std::string(word);
+  for (std::string_view const word : split) {
+    joined += joined.empty() ? "" : "|";
+    joined += word;
+  }
   return joined;
 }
 

@@ -27,7 +27,7 @@ namespace tiered {
 class Logits {
  public:
   Logits(std::span<float const> values, std::int32_t vocab_size) : values_(values), vocab_size_(vocab_size) {}
-  std::int32_t n_rows() const { return std::int32_t(values_.size()) / vocab_size_; }
+  std::int32_t n_rows() const { return std::int32_t(values_.size() / std::size_t(vocab_size_)); }
   std::span<float const> row(std::int32_t i) const { return values_.subspan(std::size_t(i) * std::size_t(vocab_size_), std::size_t(vocab_size_)); }
 
  private:
@@ -35,7 +35,7 @@ class Logits {
   std::int32_t vocab_size_;
 };
 
-/// May be set from any thread; looked at between shards.
+/// May be set from any thread; looked at between shards. Stays set, so that every further step ends at once, until reset().
 class CancelToken {
  public:
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
@@ -89,6 +89,8 @@ class EngineCore {
   ExecutorParts executor_parts();
   void check(Batch const& batch) const;
   std::size_t next_block(std::span<Row const> rows, PlanImage const& image);
+  PlanImage const& image_for(std::size_t token_tier) const;
+  void copy_ahead() noexcept;
   void report_trace(FunctionRef<void(Action const&, double, double)> record);
 
   EngineOptions options_;
@@ -121,14 +123,16 @@ class Engine {
  public:
   using MachineType = decltype(P::make_machine(MachineOptions{}));
 
-  /// Plans, then takes the memory. Errors  see make_plans(); Errc::out_of_memory where the device has less than the budget.
+  /// Plans, then takes the memory.
+  /// Errors  see make_plans(); Errc::out_of_memory where the device has less than the budget, with both numbers.
   Engine(std::shared_ptr<M const> model, EngineOptions const& options, PolicyValues<P> values = {})
       : Engine(std::move(model), options, std::move(values), P::make_machine(machine_options(options))) {}
 
   /// With a machine of your own making.
   Engine(std::shared_ptr<M const> model, EngineOptions const& options, PolicyValues<P> values, MachineType machine)
       : model_(std::move(model)), values_(std::move(values)), machine_(std::move(machine)) {
-    EnginePlans plans = make_plans<P>(*model_, options, values_, machine_.host->kernels());
+    detail::check_device_memory(options.vram_bytes, machine_.device->memory().capacity_bytes());
+    EnginePlans plans = make_plans<P>(*model_, options, values_, machine_.host->kernels(), machine_.device->kernels());
     std::vector<Weight> weights = bring_weights();
     Buffer vram;
     if (plans.vram_bytes > 0) vram = Buffer(machine_.device->memory(), plans.vram_bytes, weight_alignment);
@@ -138,6 +142,10 @@ class Engine {
                                   Side(first_gpu, *machine_.device), CopyLane(*machine_.copy), machine_.lanes.get(), std::move(vram),
                                   AnyEviction(std::move(values_.eviction)), traces});
   }
+
+  /// Assigning would end what still works for the old one: end it first.
+  Engine(Engine&&) = default;
+  Engine& operator=(Engine&&) = delete;
 
   M const& model() const { return *model_; }
   EnginePlans const& plans() const { return core_->plans(); }

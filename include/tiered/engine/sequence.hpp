@@ -53,6 +53,7 @@ class Sequence {
   }
 
   SequenceId id() const { return id_; }
+  bool belongs_to(detail::SequenceTable const* table) const { return table_.get() == table; }
   std::int32_t length() const { return table_->slots[std::size_t(table_->find(id_))].length; }
   /// Forgets positions from n on; n at most length().
   void truncate(std::int32_t n) {

@@ -103,10 +103,12 @@ struct AttentionArgs {
 };
 inline constexpr std::int32_t attention_span = 256;  ///< page_tokens is a multiple or a divisor of it
 
-/// Room for one part per row, head and span where few rows are split along the context (n_tokens <= 16), else 0.
+inline constexpr std::int32_t attention_few_rows = 16;  ///< up to so many rows are split along the context
+
+/// Room for one part per row, head and span where few rows are split along the context, else 0.
 TIERED_HD constexpr std::size_t attention_workspace_bytes(std::int32_t n_tokens, std::int32_t n_heads, std::int32_t head_dim,
                                                           std::int32_t max_position) {
-  if (n_tokens > 16) return 0;
+  if (n_tokens > attention_few_rows) return 0;
   return std::size_t(n_tokens) * std::size_t(n_heads) * (std::size_t(max_position) / attention_span + 1) * std::size_t(head_dim + 2) *
          sizeof(float);
 }

@@ -19,7 +19,8 @@ namespace tiered {
 /// | `b.wait_for(t)`     | void               | later work of the queue starts after `t`; the calling thread does not block  |
 /// | `b.record()`        | Ticket             | done when all work enqueued so far is                                        |
 /// | `b.synchronize()`   | void               | blocks until the queue is empty; throws the Error of a kernel that failed    |
-/// Work is asynchronous on every backend, the CPU's too. One enqueuing thread.
+/// Work is asynchronous on every backend, the CPU's too. One enqueuing thread. Optional: `recover()` waits for everything and
+/// forgets errors; `times(begin, end)` says when the work between two tickets ran.
 template <class B>
 concept Backend = MemoryTier<typename B::Memory> && requires(B& b, B const& c, Ticket t) {
   { c.kernels() } -> std::same_as<KernelTable const&>;

@@ -27,7 +27,9 @@ struct CopyPiece {
 /// | `c.submit(pieces, after)` | Ticket | does not wait; starts after the tickets, which may be of any lane; the pieces are one transfer |
 /// | `k.done(ticket)`          | bool   | true once source and target may be reused                                                    |
 /// | `c.wait(ticket)`          | void   | blocks the calling thread; throws the Error of a failed copy                                 |
-/// Copies finish in submission order per lane. The spans are read during submit only. One submitting thread.
+/// All tickets of one engine are of one lane, and copies finish in submission order: an engine with several queues orders them.
+/// The spans are read during submit only. One submitting thread. Optional: `recover()` waits for all copies and forgets errors;
+/// `times(begin, end)` says when the copies between two tickets ran.
 template <class C>
 concept CopyEngine = requires(C& c, C const& k, std::span<CopyPiece const> pieces, std::span<Ticket const> after, Ticket t) {
   { c.submit(pieces, after) } -> std::same_as<Ticket>;

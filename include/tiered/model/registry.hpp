@@ -20,10 +20,11 @@ struct Architecture {
   ModelConfig (*read)(GgufFile const&);
   bool head_norms = false;  ///< needs attn_q_norm and attn_k_norm
   bool post_norms = false;  ///< needs post_attention_norm and post_ffw_norm
+  bool rope_factors = false;  ///< reads rope_freqs.weight
 };
 
 inline constexpr std::array architectures{
-    Architecture{"llama", arch::llama},
+    Architecture{"llama", arch::llama, false, false, true},
     Architecture{"qwen2", arch::qwen2},
     Architecture{"qwen3", arch::qwen3, true},
     Architecture{"qwen3moe", arch::qwen3moe, true},

@@ -76,6 +76,9 @@ class Executor final : public StepContext {
   /// One block through all layers; `logits` receives [number of wanting rows, vocab_size].
   /// Errors  of lanes and launches; Errc::cancelled.
   void run_block(std::span<BlockRow const> rows, float* logits);
+  /// Issues the copies that stand before the first step of the current plan, while whoever called samples: for when the next
+  /// block has the same plan.
+  void copy_ahead();
   /// Waits for all lanes, forgets errors and whatever was in flight.
   void recover() noexcept;
 
@@ -108,7 +111,6 @@ class Executor final : public StepContext {
   void fill_inputs(std::span<BlockRow const> rows);
   void upload_inputs();
   void walk();
-  void copy_ahead();
   void do_copy(Action const& a);
   void do_release(Action const& a);
   void do_hop(Action const& a);
@@ -136,7 +138,6 @@ class Executor final : public StepContext {
   ByteRing ring_;
   std::vector<Piece> pieces_;
   std::size_t prefetched_ = 0;  // leading copies of the schedule that the block before issued
-  Ticket last_copy_;
   std::vector<std::byte> kv_table_image_;
   std::vector<std::size_t> kv_table_offset_;  // per layer, in the image
   std::vector<Ticket> after_;
@@ -147,7 +148,7 @@ class Executor final : public StepContext {
   std::span<BlockRow const> rows_;
   float* logits_out_ = nullptr;
   std::int32_t outputs_total_ = 0;
-  std::size_t cursor_ = 0, next_step_ = 0;
+  std::size_t cursor_ = 0;
   Side const* side_ = nullptr;
   ShardId running_{};
   std::int32_t reached_ = 0;  // rows of the running shard that may be used

@@ -46,7 +46,11 @@ class Side {
       [](void* b, Ticket t) { static_cast<B*>(b)->wait_for(t); },
       [](void* b) { static_cast<B*>(b)->synchronize(); },
       [](void* b) {
-        if constexpr (requires(B& x) { x.recover(); }) static_cast<B*>(b)->recover();
+        if constexpr (requires(B& x) { x.recover(); }) {
+          static_cast<B*>(b)->recover();
+        } else {
+          static_cast<B*>(b)->synchronize();
+        }
       },
       [](void* b, Ticket from, Ticket to) -> std::optional<TimeSpan> {
         if constexpr (requires(B& x) { x.times(from, to); }) return static_cast<B*>(b)->times(from, to);
@@ -67,8 +71,10 @@ class CopyLane {
   template <CopyEngine C>
   explicit CopyLane(C& engine) : engine_(&engine), calls_(&calls_of<C>) {}
 
-  Ticket submit(std::span<CopyPiece const> pieces, std::span<Ticket const> after) const { return calls_->submit(engine_, pieces, after); }
-  Ticket submit(CopyPiece piece, Ticket after) const { return submit({&piece, 1}, {&after, 1}); }
+  Ticket submit(std::span<CopyPiece const> pieces, std::span<Ticket const> after) { return last_ = calls_->submit(engine_, pieces, after); }
+  Ticket submit(CopyPiece piece, Ticket after) { return submit({&piece, 1}, {&after, 1}); }
+  /// Of the newest copy: when it is done, all are.
+  Ticket last() const { return last_; }
   void wait(Ticket t) const { calls_->wait(engine_, t); }
   void recover() const { calls_->recover(engine_); }
   std::optional<TimeSpan> times(Ticket begin, Ticket end) const { return calls_->times(engine_, begin, end); }
@@ -94,6 +100,7 @@ class CopyLane {
 
   void* engine_ = nullptr;
   Calls const* calls_ = nullptr;
+  Ticket last_;
 };
 
 }  // namespace tiered

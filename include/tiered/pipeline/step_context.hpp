@@ -82,7 +82,8 @@ class ScratchMeter final : public StepContext {
     std::size_t const n = std::size_t(n_rows_), q = std::size_t(r.config->n_heads) * std::size_t(r.config->head_dim) * sizeof(float),
                       kv = std::size_t(r.config->n_kv_heads) * std::size_t(r.config->head_dim) * sizeof(float);
     for (std::size_t bytes : {n * q, n * q, n * kv, n * kv}) scratch_.take(bytes);
-    scratch_.take(attention_workspace_bytes(n_rows_, r.config->n_heads, r.config->head_dim, max_context_));
+    // The last chunk of a block may be one of few rows, which need more than many.
+    scratch_.take(attention_workspace_bytes(std::min(n_rows_, attention_few_rows), r.config->n_heads, r.config->head_dim, max_context_));
   }
   void experts(ExpertsRequest const&) override {}  // block buffers, see pipeline/activations.hpp
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -71,6 +72,7 @@ Sequence EngineCore::new_sequence() {
 
 Batch EngineCore::rows_behind(Sequence const& sequence, std::span<std::int32_t const> tokens) {
   expects(!tokens.empty(), "prefill takes at least one token");
+  expects(sequence.belongs_to(sequences_.get()), "the sequence belongs to another engine");
   rows_.clear();
   std::int32_t position = sequence.length();
   for (std::int32_t token : tokens) rows_.push_back({sequence.id(), position++, token, false});
@@ -106,6 +108,20 @@ std::size_t EngineCore::next_block(std::span<Row const> rows, PlanImage const& i
   return block_.size();
 }
 
+PlanImage const& EngineCore::image_for(std::size_t token_tier) const {
+  if (token_tier < plans_.images.size()) return plans_.images[token_tier];
+  throw Error(Errc::precondition, concat("the TokenTiers policy selects token tier ", token_tier, " of ", plans_.images.size()));
+}
+
+/// The step is done: what goes wrong here shows again in the next one, if it lasts.
+void EngineCore::copy_ahead() noexcept {
+  try {
+    executor_.copy_ahead();
+  } catch (...) {
+    executor_.recover();
+  }
+}
+
 Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)> select, FunctionRef<void(Action const&, double, double)> record) {
   check(batch);
   for (std::size_t s = 0; s < sequences_->slots.size(); ++s) {
@@ -114,11 +130,11 @@ Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)>
   }
   std::size_t const vocab = std::size_t(parts_.config->vocab_size);
   std::size_t const n_wanted = std::size_t(std::ranges::count_if(batch.rows, &Row::want_logits));
-  logits_.resize(n_wanted * vocab);
-  float* out = logits_.data();
   try {
+    logits_.resize(n_wanted * vocab);
+    float* out = logits_.data();
     for (std::span<Row const> left = batch.rows; !left.empty();) {
-      PlanImage const& image = plans_.images[select(int(left.size()))];
+      PlanImage const& image = image_for(select(int(left.size())));
       std::size_t const n = next_block(left, image);
       for (BlockRow const& r : block_) kv_.reserve(r.slot, r.position + 1);
       executor_.activate(image);
@@ -129,8 +145,15 @@ Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)>
       }
       left = left.subspan(n);
       if (parts_.traces) report_trace(record);
+      // What follows is known within a step; after one, decode is followed by decode. Anything else would copy for nothing.
+      PlanImage const* const next = left.empty() ? &plans_.images.front() : &image_for(select(int(left.size())));
+      if (next == &image) copy_ahead();
       if (options_.progress != nullptr) options_.progress(options_.progress_context, std::int32_t(batch.rows.size() - left.size()), std::int32_t(batch.rows.size()));
     }
+  } catch (std::bad_alloc const&) {
+    executor_.recover();
+    trace_log_.clear();
+    throw Error(Errc::out_of_memory, concat("no host memory left in a step of ", batch.rows.size(), " rows"));
   } catch (...) {
     executor_.recover();
     trace_log_.clear();

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
+#include "tiered/core/units.hpp"
 #include "tiered/engine/planning.hpp"
 #include "tiered/model/kv_cache.hpp"
 #include "tiered/pipeline/activations.hpp"
@@ -29,6 +31,10 @@ inline void check_capabilities(ShardTable const& table, KernelTable const& kerne
   for (Weight const& w : table.weights) {
     ShardKind const kind = table.shard(w.shard).kind;
     bool const ok = kind == ShardKind::embedding ? kernels.embed[std::uint32_t(w.dtype)] != nullptr : kernels.supports(w.dtype);
+    DType const takes = kernels.activation[std::uint32_t(w.dtype)];
+    if (ok && takes != DType::f32 && takes != DType::act_q8) {
+      throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels take activations in ", name(takes), ", which nothing here quantises to"));
+    }
     if (!ok) throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels have no ", kind == ShardKind::embedding ? "look-up" : "product", " for type ", name(w.dtype)));
   }
 }
@@ -50,20 +56,49 @@ inline bool splits(Schedule const& schedule, ShardTable const& table, ShardKind 
   });
 }
 
-EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOptions const& options, KernelTable const& kernels,
+void check_device_memory(std::size_t budget_bytes, std::size_t capacity_bytes) {
+  if (budget_bytes <= capacity_bytes) return;
+  throw Error(Errc::out_of_memory, capacity_bytes == 0 ? concat("a budget of ", format_bytes(budget_bytes), " for a policy bundle that has no device")
+                                                       : concat("a budget of ", format_bytes(budget_bytes), ", the device has ", format_bytes(capacity_bytes)));
+}
+
+Capabilities capabilities_of(KernelTable const& host, KernelTable const& device, DType kv_type) {
+  Capabilities c;
+  c.host_matmul = c.gpu_matmul = 0;
+  for (std::uint32_t type = 0; type < n_file_dtypes; ++type) {
+    if (host.supports(DType(type))) c.host_matmul |= dtype_bit(DType(type));
+    if (device.supports(DType(type))) c.gpu_matmul |= dtype_bit(DType(type));
+  }
+  std::uint32_t const kv = std::uint32_t(kv_type);
+  c.host_attention = host.attention[kv] != nullptr && host.kv_write[kv] != nullptr;
+  c.gpu_attention = device.attention[kv] != nullptr && device.kv_write[kv] != nullptr;
+  return c;
+}
+
+/// Positions of all sequences together; refused beyond what positions are counted in.
+inline std::int32_t checked_kv_tokens(std::int64_t max_context, std::int64_t n_sequences) {
+  std::int64_t const tokens = (max_context + kv_page_tokens - 1) / kv_page_tokens * kv_page_tokens;
+  if (tokens > std::numeric_limits<std::int32_t>::max() / n_sequences) {
+    throw Error(Errc::over_budget, concat(n_sequences, " sequences of ", max_context, " tokens are more positions than ", std::numeric_limits<std::int32_t>::max()));
+  }
+  return std::int32_t(tokens);
+}
+
+EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOptions const& options, KernelTable const& host, KernelTable const& device,
                        FunctionRef<std::size_t(ScratchMeter& meter, std::int32_t n_rows, std::int32_t n_outputs)> measure,
                        FunctionRef<std::vector<TierPlan>(ShardTable const&, PlannerInput const&)> plan) {
-  std::vector<LayerState> const states_as_kept = states_in(options.kv_type, table, kernels);
+  std::vector<LayerState> const states_as_kept = states_in(options.kv_type, table, host);
   table.states = states_as_kept;
   expects(options.max_context >= 0 && options.n_sequences >= 1, "max_context >= 0, n_sequences >= 1");
-  check_capabilities(table, kernels);
+  check_capabilities(table, host);
   EnginePlans out;
   out.max_context = options.max_context > 0 ? options.max_context : std::min(config.max_seq_len, 32768);
-  std::int32_t const kv_tokens = (out.max_context + kv_page_tokens - 1) / kv_page_tokens * kv_page_tokens;
+  std::int32_t const kv_tokens = checked_kv_tokens(out.max_context, options.n_sequences);
   std::size_t const table_bytes = kv_table_bytes(config, out.max_context, options.n_sequences);
-  ScratchMeter meter(table, kernels, kv_tokens);
+  ScratchMeter on_host(table, host, kv_tokens), on_device(table, device, kv_tokens);
   auto const layout_for = [&](std::int32_t chunk, std::int32_t block) {
-    std::size_t const step = measure(meter, chunk, std::min(chunk, max_outputs_per_run));
+    std::int32_t const n_outputs = std::min(chunk, max_outputs_per_run);
+    std::size_t const step = std::max(measure(on_host, chunk, n_outputs), measure(on_device, chunk, n_outputs));
     return make_activation_layout(config, {chunk, block}, step, table_bytes);
   };
   auto const scratch = [&](std::int32_t chunk, std::int32_t block) { return layout_for(chunk, block).total_bytes; };

@@ -270,7 +270,7 @@ void attention(AttentionArgs const& a, Team& team) {
   if (a.n_tokens <= 0) return;
   if (a.head_dim < 1 || a.head_dim > AttentionBlock<Leaf, Kv>::most_dim || a.n_kv_heads < 1 || a.n_heads % a.n_kv_heads != 0)
     throw Error(Errc::unsupported, concat("attention of ", a.n_heads, " heads on ", a.n_kv_heads, " KV heads of size ", a.head_dim));
-  if (a.n_tokens <= 16) {
+  if (a.n_tokens <= attention_few_rows) {
     attention_by_spans<Leaf, Kv>(a, team);
   } else {
     attention_by_rows<Leaf, Kv>(a, team);

@@ -3,8 +3,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tiered/core/error.hpp"
@@ -62,6 +64,7 @@ class Keys {
 };
 
 inline constexpr std::int64_t max_layers = 4096, max_dim = 1 << 20, max_heads = 1 << 14, max_context = std::int64_t{1} << 30;
+inline constexpr std::int32_t max_experts = 1024;  ///< of a layer: what the routers of all devices take
 
 /// A finite number > 0; bad_file with the value otherwise.
 inline float require_positive(Keys const& keys, std::string_view key, float value) {
@@ -121,7 +124,10 @@ inline ModelConfig read_common(Keys const& keys) {
     a.n_kv_heads = n_kv_heads[l];
     a.head_dim = keys.count_or("attention.key_length", c.dim / a.n_heads, 2, 4096);
     if (a.n_heads % a.n_kv_heads != 0) throw Error(Errc::bad_file, concat("layer ", l, " has ", a.n_heads, " query heads for ", a.n_kv_heads, " key heads"));
-    if (a.head_dim < 2 || a.head_dim % 2 != 0) throw Error(Errc::bad_file, concat("layer ", l, " has a head size of ", a.head_dim));
+    if (a.head_dim < 2 || a.head_dim > 4096 || a.head_dim % 2 != 0) throw Error(Errc::bad_file, concat("layer ", l, " has a head size of ", a.head_dim));
+    if (l > 0 && a.head_dim != c.layers.front().attention.head_dim) {
+      throw Error(Errc::unsupported, concat("heads of size ", a.head_dim, " in layer ", l, " and of size ", c.layers.front().attention.head_dim, " in layer 0"));
+    }
     if (keys.count_or("attention.value_length", a.head_dim, 1, 4096) != a.head_dim) {
       throw Error(Errc::unsupported, "heads whose keys and values differ in size");
     }

@@ -25,6 +25,7 @@ inline ModelConfig qwen3moe(GgufFile const& file) {
   ModelConfig c = detail::read_qwen(keys);
   ExpertsConfig experts;
   experts.n_experts = keys.count("expert_count", 1, 1 << 16);
+  if (experts.n_experts > max_experts) throw Error(Errc::unsupported, concat(experts.n_experts, " experts in a layer; at most ", max_experts, " are supported"));
   experts.n_experts_used = keys.count("expert_used_count", 1, experts.n_experts);
   for (LayerConfig& layer : c.layers) {
     layer.feed_forward = FeedForwardKind::experts;

@@ -210,7 +210,7 @@ class WeightsBuilder {
   void refuse_unused() {
     std::ranges::sort(used_);
     for (GgufTensor const& t : file_->tensors()) {
-      if (!std::ranges::binary_search(used_, t.name) && t.name != "rope_freqs.weight") {
+      if (!std::ranges::binary_search(used_, t.name) && !(arch_->rope_factors && t.name == "rope_freqs.weight")) {
         throw Error(Errc::unsupported, concat(file_->path(), ": architecture ", config_->architecture, " has no use here for tensor ", printable(t.name)));
       }
     }

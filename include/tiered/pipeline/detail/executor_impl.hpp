@@ -29,7 +29,7 @@ Executor::~Executor() = default;
 
 void Executor::activate(PlanImage const& image) {
   if (image_ == &image) return;
-  if (last_copy_.value != 0) p_.copy.wait(last_copy_);  // copies ahead of a block that will not come may still be writing
+  if (p_.copy.last().value != 0) p_.copy.wait(p_.copy.last());  // copies ahead of a block that will not come may still be writing
   image_ = &image;
   ring_ = ByteRing(image.vram.ring_bytes);
   pieces_.clear();
@@ -48,13 +48,13 @@ void Executor::activate(PlanImage const& image) {
     Shard const& what = p_.table.shards[s];
     copy_pieces_.clear();
     cut(what, {0, what.n_rows}, p_.vram + wanted, copy_pieces_);
-    Ticket const before = last_copy_;
-    resident_ready_[s] = last_copy_ = p_.copy.submit(copy_pieces_, {});
+    Ticket const before = p_.copy.last();
+    resident_ready_[s] = p_.copy.submit(copy_pieces_, {});
     resident_at_[s] = wanted;
-    trace({ActionKind::copy, first_gpu, what.id, {0, what.n_rows}, {}, wanted, what.bytes}, TraceLane::copy, before, last_copy_);
+    trace({ActionKind::copy, first_gpu, what.id, {0, what.n_rows}, {}, wanted, what.bytes}, TraceLane::copy, before, p_.copy.last());
   }
   if (image.uses_device) upload_kv_tables();
-  env_ = {p_.table, p_.config, p_.host, p_.device, p_.copy, base_of(false), image.uses_device ? base_of(true) : nullptr, &image.activations,
+  env_ = {p_.table, p_.config, p_.host, p_.device, &p_.copy, base_of(false), image.uses_device ? base_of(true) : nullptr, &image.activations,
           &image.plan, &image.vram, p_.vram, resident_ready_, p_.cache, p_.trace};
 }
 
@@ -79,8 +79,8 @@ void Executor::upload_kv_tables() {
     }
   }
   if (kv_table_image_.empty()) return;
-  last_copy_ = p_.copy.submit({device, kv_table_image_.data(), kv_table_image_.size()}, Ticket{});
-  p_.device.wait_for(last_copy_);
+  p_.copy.submit({device, kv_table_image_.data(), kv_table_image_.size()}, Ticket{});
+  p_.device.wait_for(p_.copy.last());
 }
 
 KvTable const* Executor::kv_tables(std::int32_t layer, bool device) const {
@@ -89,19 +89,24 @@ KvTable const* Executor::kv_tables(std::int32_t layer, bool device) const {
 }
 
 void Executor::recover() noexcept {
-  try {
-    p_.copy.recover();
-    p_.host.recover();
-    p_.device.recover();
-  } catch (...) {  // a device that cannot recover reports it again at its next use
-  }
+  // One that cannot recover reports it again at its next use. The last copy is waited for in any case: an engine that only
+  // models CopyEngine may still be writing.
+  auto const in_any_case = [](auto const& call) {
+    try {
+      call();
+    } catch (...) {
+    }
+  };
+  in_any_case([&] { p_.copy.wait(p_.copy.last()); });
+  in_any_case([&] { p_.copy.recover(); });
+  in_any_case([&] { p_.host.recover(); });
+  in_any_case([&] { p_.device.recover(); });
   image_ = nullptr;
   std::fill(resident_at_.begin(), resident_at_.end(), VramLayout::none);
   p_.cache->clear({});
   cache_offset_ = VramLayout::none;
   pieces_.clear();
   prefetched_ = 0;
-  last_copy_ = {};
   routed_ = RoutedExperts(env_);
 }
 
@@ -118,12 +123,10 @@ void Executor::run_block(std::span<BlockRow const> rows, float* logits) {
   p_.host.synchronize();
   if (!image_->uses_device) return;
   p_.device.synchronize();
-  p_.copy.wait(last_copy_);
+  p_.copy.wait(p_.copy.last());
   std::ranges::fill(resident_ready_, Ticket{});
-  copy_ahead();
 }
 
-/// Issues the copies that stand before the first step of the next block, while whoever called samples.
 void Executor::copy_ahead() {
   for (Schedule const& schedule = image_->schedule; prefetched_ < schedule.size(); ++prefetched_) {
     Action const& a = schedule[prefetched_];
@@ -155,12 +158,11 @@ void Executor::upload_inputs() {
   add(l.positions, rows_.size() * sizeof(std::int32_t));
   add(l.kv_rows, rows_.size() * sizeof(KvRow));
   add(l.outputs, std::size_t(outputs_total_) * sizeof(std::int32_t));
-  last_copy_ = p_.copy.submit(copy_pieces_, {});
-  p_.device.wait_for(last_copy_);
+  p_.copy.submit(copy_pieces_, {});
+  p_.device.wait_for(p_.copy.last());
 }
 
 void Executor::walk() {
-  next_step_ = 0;
   running_ = ShardId{0xffffffffu};
   for (cursor_ = std::exchange(prefetched_, 0); cursor_ < image_->schedule.size(); ++cursor_) {
     Action const& a = image_->schedule[cursor_];
@@ -195,11 +197,11 @@ void Executor::do_copy(Action const& a) {
   std::byte* const dst = p_.vram + image_->vram.ring_offset + a.ring_offset;
   copy_pieces_.clear();
   cut(s, rows, dst, copy_pieces_);
-  Ticket const before = last_copy_;
-  last_copy_ = p_.copy.submit(copy_pieces_, after_);
-  ring_.producer_commit(h, last_copy_);
+  Ticket const before = p_.copy.last();
+  p_.copy.submit(copy_pieces_, after_);
+  ring_.producer_commit(h, p_.copy.last());
   pieces_.push_back({a.shard, rows, h, dst, p_.table.row_offset(s, rows.begin)});
-  trace(a, TraceLane::copy, before, last_copy_);
+  trace(a, TraceLane::copy, before, p_.copy.last());
 }
 
 void Executor::do_release(Action const& a) {
@@ -216,19 +218,19 @@ void Executor::do_hop(Action const& a) {
   if (to_device == on_device()) return;
   std::size_t const bytes = rows_.size() * std::size_t(p_.config->dim) * sizeof(float);
   Side const& to = to_device ? p_.device : p_.host;
-  Ticket const before = last_copy_;
-  last_copy_ = p_.copy.submit({buffer<std::byte>(to_device, image_->activations.hidden), buffer<std::byte>(!to_device, image_->activations.hidden), bytes}, side_->record());
-  to.wait_for(last_copy_);
+  Ticket const before = p_.copy.last();
+  p_.copy.submit({buffer<std::byte>(to_device, image_->activations.hidden), buffer<std::byte>(!to_device, image_->activations.hidden), bytes}, side_->record());
+  to.wait_for(p_.copy.last());
   side_ = &to;
-  trace(a, TraceLane::copy, before, last_copy_);
+  trace(a, TraceLane::copy, before, p_.copy.last());
 }
 
 // ---- one step
 
 void Executor::do_run(Action const& a) {
   if (a.shard == running_ || skips(a.shard)) return;  // further rows of a shard that goes by rows: its step has come by here already
-  if (p_.cancelled != nullptr && p_.cancelled->load(std::memory_order_relaxed)) throw Error(Errc::cancelled, concat("cancelled at layer ", p_.table.steps[next_step_].layer));
-  Step const step = p_.table.steps[next_step_++];
+  if (p_.cancelled != nullptr && p_.cancelled->load(std::memory_order_relaxed)) throw Error(Errc::cancelled, concat("cancelled at layer ", shard(a.shard).layer));
+  Step const step{shard(a.shard).layer, a.shard};
   running_ = a.shard;
   Shard const& s = shard(a.shard);
   reached_ = a.rows == Range{} ? s.n_rows : a.rows.end;
@@ -275,14 +277,15 @@ void Executor::run_output(Step step) {
     logits_ = d ? buffer<float>(true, l.logits) : out;
     model_.run(step, *this);
     if (!d) continue;
-    last_copy_ = p_.copy.submit({reinterpret_cast<std::byte*>(out), reinterpret_cast<std::byte const*>(logits_), std::size_t(n_outputs_) * vocab * sizeof(float)}, side_->record());
-    p_.device.wait_for(last_copy_);
+    p_.copy.submit({reinterpret_cast<std::byte*>(out), reinterpret_cast<std::byte const*>(logits_), std::size_t(n_outputs_) * vocab * sizeof(float)}, side_->record());
+    p_.device.wait_for(p_.copy.last());
   }
 }
 
 /// Goes on in the schedule until `row` of the running shard may be used: its earlier rows are released, later ones copied.
 void Executor::advance_to(Shard const& s, std::int32_t row) {
   while (reached_ <= row) {
+    if (cursor_ + 1 >= image_->schedule.size()) throw Error(Errc::precondition, concat("the schedule ends before row ", row, " of a shard of layer ", s.layer));
     Action const& a = image_->schedule[++cursor_];
     if (a.kind == ActionKind::copy) do_copy(a);
     if (a.kind == ActionKind::release) do_release(a);
@@ -316,8 +319,8 @@ float const* Executor::vector(WeightId id) {
   if (by_rows || partly_gone) {
     // The model may still need it when its piece has been overwritten: it goes to scratch by itself.
     void* const copy = scratch_.take(w.bytes());
-    last_copy_ = p_.copy.submit({static_cast<std::byte*>(copy), w.data, w.bytes()}, p_.device.record());
-    p_.device.wait_for(last_copy_);
+    p_.copy.submit({static_cast<std::byte*>(copy), w.data, w.bytes()}, p_.device.record());
+    p_.device.wait_for(p_.copy.last());
     return static_cast<float const*>(copy);
   }
   std::int32_t end = 0;
@@ -365,8 +368,8 @@ void Executor::attend(AttendRequest const& r) {
     out = static_cast<float*>(other.take(q_bytes));
     CopyPiece const pieces[] = {{q2, reinterpret_cast<std::byte const*>(q), q_bytes}, {k2, reinterpret_cast<std::byte const*>(k), kv_bytes}, {v2, reinterpret_cast<std::byte const*>(v), kv_bytes}};
     Ticket const ready = side_->record();
-    last_copy_ = p_.copy.submit(pieces, {&ready, 1});
-    kv_side.wait_for(last_copy_);
+    p_.copy.submit(pieces, {&ready, 1});
+    kv_side.wait_for(p_.copy.last());
     q = reinterpret_cast<float const*>(q2), k = reinterpret_cast<float const*>(k2), v = reinterpret_cast<float const*>(v2);
   }
   KvRow const* const rows = buffer<KvRow>(there, image_->activations.kv_rows) + chunk_begin_;
@@ -376,8 +379,8 @@ void Executor::attend(AttendRequest const& r) {
   args.workspace = static_cast<std::byte*>(scratch.take(attention_workspace_bytes(n_rows_, c.n_heads, c.head_dim, chunk_max_position_)));
   tiered::launch(kv_side.kernels().attention[kv_type], args, kv_side.queue());
   if (here == there) return;
-  last_copy_ = p_.copy.submit({reinterpret_cast<std::byte*>(r.out), reinterpret_cast<std::byte const*>(out), q_bytes}, kv_side.record());
-  side_->wait_for(last_copy_);
+  p_.copy.submit({reinterpret_cast<std::byte*>(r.out), reinterpret_cast<std::byte const*>(out), q_bytes}, kv_side.record());
+  side_->wait_for(p_.copy.last());
 }
 
 void Executor::experts(ExpertsRequest const& r) {
@@ -395,8 +398,8 @@ void Executor::experts(ExpertsRequest const& r) {
       {reinterpret_cast<std::byte*>(weights + first * used), reinterpret_cast<std::byte const*>(r.weights), n * used * sizeof(float)},
       {reinterpret_cast<std::byte*>(ids + first * used), reinterpret_cast<std::byte const*>(r.ids), n * used * sizeof(std::int32_t)}};
   Ticket const ready = side_->record();
-  last_copy_ = p_.copy.submit(pieces, {&ready, 1});
-  side_->wait_for(last_copy_);
+  p_.copy.submit(pieces, {&ready, 1});
+  side_->wait_for(p_.copy.last());
   routed_rows_.x = x, routed_rows_.weights = weights, routed_rows_.ids = ids;
 }
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
 #include "tiered/pipeline/expert_cache.hpp"
 
 namespace tiered {
@@ -28,8 +30,10 @@ std::optional<ExpertCache::Room> ExpertCache::acquire(ShardId id, std::size_t by
   while (hole == holes_.end()) {
     std::optional<ShardId> const victim = policy_.victim();
     if (!victim) break;
+    Entry const* const entry = at(*victim);
+    if (entry == nullptr) throw Error(Errc::precondition, concat("the eviction policy names shard ", std::uint32_t(*victim), ", which is not in the cache"));
     policy_.erase(*victim);
-    if (at(*victim)->pins > 0) {
+    if (entry->pins > 0) {
       skipped.push_back(*victim);
       continue;
     }

@@ -35,7 +35,7 @@ std::int32_t const* RoutedExperts::read_ids() {
     return rows_->ids;
   }
   std::int32_t* const ids = at<std::int32_t>(env_->host_base, env_->layout->expert_ids);
-  env_->copy.wait(env_->copy.submit({reinterpret_cast<std::byte*>(ids), reinterpret_cast<std::byte const*>(rows_->ids), n_slots() * sizeof(std::int32_t)}, routed));
+  env_->copy->wait(env_->copy->submit({reinterpret_cast<std::byte*>(ids), reinterpret_cast<std::byte const*>(rows_->ids), n_slots() * sizeof(std::int32_t)}, routed));
   return ids;
 }
 
@@ -105,7 +105,7 @@ void RoutedExperts::start_host() {
   float const* x = rows_->x;
   if (home_is_device()) {
     float* const host_x = at<float>(env_->host_base, env_->layout->expert_x);
-    env_->host.wait_for(env_->copy.submit({reinterpret_cast<std::byte*>(host_x), reinterpret_cast<std::byte const*>(x), x_bytes()}, env_->device.record()));
+    env_->host.wait_for(env_->copy->submit({reinterpret_cast<std::byte*>(host_x), reinterpret_cast<std::byte const*>(x), x_bytes()}, env_->device.record()));
     x = host_x;
   }
   Batch b;
@@ -122,7 +122,7 @@ void RoutedExperts::start_host() {
 float const* RoutedExperts::device_x() {
   if (home_is_device()) return rows_->x;
   float* const x = at<float>(env_->device_base, env_->layout->expert_x);
-  if (!x_on_device_) env_->device.wait_for(env_->copy.submit({reinterpret_cast<std::byte*>(x), reinterpret_cast<std::byte const*>(rows_->x), x_bytes()}, env_->host.record()));
+  if (!x_on_device_) env_->device.wait_for(env_->copy->submit({reinterpret_cast<std::byte*>(x), reinterpret_cast<std::byte const*>(rows_->x), x_bytes()}, env_->host.record()));
   x_on_device_ = true;
   return x;
 }
@@ -188,10 +188,11 @@ void RoutedExperts::fetch(Expert const& e, ExpertCache::Room const& room) {
     Weight const& w = env_->table.weights[std::size_t(i)];
     pieces.push_back({base + w.offset, w.data, w.bytes()});
   }
-  room.entry->filled = env_->copy.submit(pieces, {&room.after, 1});
+  Ticket const before = env_->copy->last();
+  room.entry->filled = env_->copy->submit(pieces, {&room.after, 1});
   if (env_->trace != nullptr) {
     Action const a{ActionKind::copy, first_gpu, e.shard, {0, shard(e).n_rows}, {}, room.entry->offset, shard(e).bytes};
-    env_->trace->push_back({a, TraceLane::copy, {room.entry->filled.lane, room.entry->filled.value - 1}, room.entry->filled});
+    env_->trace->push_back({a, TraceLane::copy, before, room.entry->filled});
   }
 }
 
@@ -245,7 +246,7 @@ T const* RoutedExperts::upload(std::span<T const> list, std::size_t offset, std:
   T* const target = on_device ? at<T>(env_->device_base, offset) + n_listed : staged;
   n_listed += list.size();
   if (on_device) {
-    env_->device.wait_for(env_->copy.submit({reinterpret_cast<std::byte*>(target), reinterpret_cast<std::byte const*>(staged), list.size_bytes()}, Ticket{}));
+    env_->device.wait_for(env_->copy->submit({reinterpret_cast<std::byte*>(target), reinterpret_cast<std::byte const*>(staged), list.size_bytes()}, Ticket{}));
   }
   return target;
 }
@@ -270,7 +271,7 @@ void RoutedExperts::bring(std::vector<Expert> const& experts, bool from_device, 
       pieces.push_back({reinterpret_cast<std::byte*>(y_on(!from_device) + slot * row), reinterpret_cast<std::byte const*>(y_on(from_device) + slot * row), row * sizeof(float)});
     }
   }
-  if (!pieces.empty()) home().wait_for(env_->copy.submit(pieces, {&done, 1}));
+  if (!pieces.empty()) home().wait_for(env_->copy->submit(pieces, {&done, 1}));
 }
 
 void RoutedExperts::combine() {

@@ -252,9 +252,11 @@ std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const
       out[0] = std::move(decode);
       out[prompt] = std::move(at_prompt);
     } catch (Error const& error) {
-      if (error.code() != Errc::over_budget) throw;  // those states do not fit
+      // Those states do not fit, or no device that holds them has attention.
+      if (error.code() != Errc::over_budget && error.code() != Errc::unsupported) throw;
     }
   }
+  if (best_s == HUGE_VAL && best.empty() && n_states > 0) best = candidates.front();  // says again what is wrong
   plan_all(best);
   return out;
 }
