@@ -78,7 +78,18 @@ class Usage(Case):
             ([], "--model is required"),
             (["-m", TINY, "-p", "a", "--frob"], "--frob"),
             (["-m", TINY, "-p", "a", "more"], "more"),
-            (["-m", TINY, "-p", "a", "-n", "many"], "many"),
+            (["-p", "a", "--frob"], "--frob"),
+            (["-m", TINY, "-p", "a", "-n", "many"], '"many" is no number'),
+            (["-m", TINY, "-p", "a", "-n", "1.5"], "no whole number"),
+            (["-m", TINY, "-p", "a", "-n", "99999999999"], "2147483647"),
+            (["-m", TINY, "-p", "a", "--top-k", "many"], '"many" is no number'),
+            (["-m", TINY, "-p", "a", "--temp", "nan"], '"nan" is no number'),
+            (["-m", TINY, "-p", "a", "--temp", "inf"], "inf"),
+            (["-m", TINY, "-p", "a", "--top-p", "nan"], '"nan" is no number'),
+            (["-m", TINY, "-p", "a", "--top-p", "inf"], "inf"),
+            (["-m", TINY, "-p", "a", "-s", "-2"], '"-2"'),
+            (["-m", TINY, "-p", "a", "-s", "18446744073709551616"], "18446744073709551615"),
+            (["-m", TINY, "-p", "a", "-s", "7x"], '"7x"'),
             (["-m", TINY, "-p", "a", "--temp", "-0.5"], "-0.5"),
             (["-m", TINY, "-p", "a", "--top-p", "1.5"], "1.5"),
             (["-m", TINY, "-p", "a", "-t", "99999"], "99999"),
@@ -87,6 +98,9 @@ class Usage(Case):
             (["-m", TINY, "-p", "a", "--placement", "best"], "seconds_per_byte"),
             (["-m", TINY, "-p", "a", "-sys", "b"], "--chat"),
             (["-m", TINY, "-p", "", "--chat"], "empty"),
+            (["-m", TINY, "-p", ""], "the prompt is empty"),
+            (["-m", TINY], "the prompt is empty"),
+            (["-m", TINY, "-f", "/dev/null"], "the prompt is empty"),
             (["-m", TINY, "-p", "a", "--vram", "nonsense"], '"nonsense"'),
             (["-m", TINY, "-p", "a", "--vram", "-1"], '"-1"'),
             (["-m", TINY, "-p", "a", "-ngl", "99"], "--vram 2G"),
@@ -94,6 +108,10 @@ class Usage(Case):
             with self.subTest(args=args):
                 out = self.check(run(*args), 2, message, "--help")
                 self.assertEqual(out, b"")
+
+    def test_placement_without_budget_is_noted(self):
+        self.check(run("-m", TINY, "-p", "a", "-n", "1", "--placement", "all_vram"), 0, "note: --placement")
+        self.assertNotIn(b"note", run("-m", TINY, "-p", "a", "-n", "1", "--placement", "all_vram", "--vram", "64K").stderr)
 
 
 class Files(Case):
@@ -114,6 +132,37 @@ class Files(Case):
         other = self.folder / "other.gguf"
         other.write_bytes(data[:at] + data[at:].replace(b"llama", b"lemma", 1))
         self.check(run("-m", other, "-p", "a"), 4, '"lemma"', "qwen3moe")
+
+    def test_more_tokens_than_rows(self):
+        data = TINY.read_bytes()
+        rows = b"token_embd.weight" + struct.pack("<IQQ", 2, 32, 288)
+        self.assertEqual(data.count(rows), 1)
+        vocab = b"llama.vocab_size" + struct.pack("<II", 4, 288)
+        other = self.folder / "other.gguf"
+        data = data.replace(rows, rows[:-8] + struct.pack("<Q", 256)).replace(vocab, vocab[:-4] + struct.pack("<I", 256))
+        other.write_bytes(data)
+        self.assertEqual(self.check(run("-m", other, "-p", "a"), 3, "288 tokens", "256 rows"), b"")
+
+    def test_cut_while_it_is_used(self):
+        model = self.folder / "model.gguf"
+        model.write_bytes(TINY.read_bytes())
+        process = start("-m", model, "-p", "abc", *ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        os.read(process.stdout.fileno(), 10)
+        os.truncate(model, 0)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 3, err.decode())
+        self.assertIn(f"tiered-run: error: the model file was cut or cannot be read any more: {model}\n", err.decode())
+
+    def test_prompts_have_a_limit(self):
+        limit = 64 << 20
+        large = self.folder / "large.txt"
+        with open(large, "wb") as file:
+            file.truncate(limit + 5000)
+        self.check(run("-m", TINY, "-f", large), 2, f"{limit + 5000} bytes;", str(limit))
+        self.check(run("-m", TINY, "-f", "/dev/zero"), 2, "/dev/zero", "bytes or more", str(limit))
+        with open("/dev/zero", "rb") as zero:
+            result = subprocess.run([PROGRAM, "-m", TINY], stdin=zero, capture_output=True, timeout=60)
+        self.check(result, 2, "standard input", str(limit))
 
     def test_template_is_refused_with_a_way_on(self):
         other = self.folder / "other.gguf"
@@ -137,6 +186,7 @@ class Text(Case):
         self.assertGreater(len(expected), len(prompt.encode()) + 1)
         self.assertEqual(self.text("-f", file, "-n", "8"), expected)
         self.assertEqual(self.text("-n", "8", stdin=prompt.encode() + b"\n"), expected)
+        self.assertEqual(self.text("-f", "-", "-n", "8", stdin=prompt.encode() + b"\n"), expected)
         self.assertEqual(self.text("-p", prompt, "-n", "8", "--no-display-prompt"), expected[len(prompt.encode()):])
 
     def test_prompt_is_taken_literally_or_with_escapes(self):
@@ -145,10 +195,6 @@ class Text(Case):
         self.assertEqual(self.text("-n", "0", stdin=rb"a\nb"), b"a\\nb\n")
         for odd in ["-n", "[1,2]", '"', "{}", "-"]:
             self.assertEqual(self.text("-p", odd, "-n", "0"), odd.encode() + b"\n")
-
-    def test_empty_prompt(self):
-        self.check(run("-m", TINY, "-n", "4", "--temp", "0"), 0)
-        self.assertEqual(self.text("-p", "", "-n", "4"), self.text("-n", "4"))
 
     def test_output_is_whole_characters(self):
         for n in range(1, 12):  # random weights: bytes that rarely make characters; what is cut at the end must not be
@@ -172,6 +218,9 @@ class Text(Case):
         self.assertIn(b"seed 7", first.stderr)
         self.assertEqual(draw("-s", "7").stdout, first.stdout)
         self.assertNotEqual(draw("-s", "8").stdout, first.stdout)
+        for seed in ["0", "9223372036854775808", "18446744073709551615"]:
+            self.assertIn(f"seed {seed}\n", draw("-s", seed).stderr.decode())
+        self.assertNotEqual(draw("-s", "-1").stderr, draw("-s", "-1").stderr)
         fresh = draw()
         seed = fresh.stderr.decode().split("seed ")[1].split()[0]
         self.assertEqual(draw("--seed", seed).stdout, fresh.stdout)
@@ -287,6 +336,16 @@ class Plan(Case):
         self.assertEqual(run("-m", MOE, "--vram", "100K", "--plan").stdout, result.stdout)
         self.assertNotEqual(run("-m", MOE, "--vram", "100K", "--plan", "--placement", "stream_all").stdout, result.stdout)
 
+    def test_estimates_and_letters_only_with_what_they_mean(self):
+        out = run("-m", TINY, "--plan").stdout.decode()
+        self.assertIn("no device", out)
+        self.assertNotIn("predicted", out)
+        out = run("-m", TINY, "--plan", "--vram", "1K").stdout.decode()
+        self.assertIn("made-up machine", out)
+        self.assertIn("predicted", out)
+        self.assertNotIn("R resident", out)
+        self.assertIn("R resident", run("-m", TINY, "--plan", "--vram", "100K").stdout.decode())
+
     def test_no_weights_are_read(self):
         path = self.folder / "sparse.gguf"
         try:
@@ -379,6 +438,37 @@ class Streams(Case):
         closed = subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', PROGRAM, "-m", TINY, "-p", "abc", "-n", "4"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60)
         self.assertEqual(closed.returncode, 1)
         self.assertIn(b"cannot write to standard output", closed.stderr)
+
+        for args in ["--help"], ["--version"]:
+            with open("/dev/full", "wb") as full:
+                result = subprocess.run([PROGRAM, *args], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=60)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(b"No space left", result.stderr)
+
+    def test_closed_input_is_no_prompt(self):
+        def closed(redirections, *args):
+            return subprocess.run(["sh", "-c", f'exec "$0" "$@" {redirections}', PROGRAM, "-m", TINY, *args], capture_output=True, timeout=60)
+
+        self.assertEqual(self.check(closed("<&-"), 3, "standard input: cannot be read"), b"")
+        args = ["-p", "abc", "-n", "4", "--temp", "0"]
+        self.assertEqual(closed("<&- 2>&-", *args).stdout, run("-m", TINY, *args).stdout)
+
+    def test_output_that_does_not_block(self):
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write_end, b"\0" * 4096)
+        process = start("-m", TINY, "-p", "abc", "-n", "4", "--temp", "0", stdout=write_end, stderr=subprocess.PIPE)
+        os.close(write_end)
+        while b"greedy" not in (line := process.stderr.readline()):
+            self.assertTrue(line, "it ended by itself")
+        wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S", process)
+        with open(read_end, "rb") as pipe:
+            out = pipe.read()
+        self.assertEqual((process.wait(timeout=60), process.stderr.read()), (0, b"\n"))
+        process.stderr.close()
+        self.assertEqual(out.lstrip(b"\0"), run("-m", TINY, "-p", "abc", "-n", "4", "--temp", "0").stdout)
 
     def test_progress_on_a_terminal(self):
         ours, theirs = pty.openpty()

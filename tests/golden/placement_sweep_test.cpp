@@ -87,7 +87,7 @@ TEST_CASE("decode fetches the routed experts and no others", "[golden][sweep]") 
     engine.decode(sequence, token);
     std::vector<std::int32_t> fetched(model->config().layers.size(), 0);
     for (TraceEvent const& e : engine.trace().events) {
-      Shard const& s = model->table().shard(e.action.shard);
+      Shard const s = model->table().shard(e.action.shard);
       if (e.action.kind == ActionKind::copy && s.kind == ShardKind::expert) ++fetched[std::size_t(s.layer)];
     }
     for (std::int32_t n : fetched) {

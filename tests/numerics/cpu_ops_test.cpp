@@ -126,7 +126,7 @@ TEST_CASE("CPU silu and gelu are right to a few roundings, from the smallest to 
         gate.push_back(v);
         gate.push_back(-v);
       }
-      gate.insert(gate.end(), {0.0f, -0.0f, 1e-42f, 1e30f, -1e30f, std::numeric_limits<float>::infinity()});
+      for (float v : {0.0f, -0.0f, 1e-42f, 1e30f, -1e30f, std::numeric_limits<float>::infinity()}) gate.push_back(v);
       SplitMix64 random(5);
       std::vector<float> const up = random_floats(gate.size(), random);
       std::vector<float> expected = poisoned(gate.size());

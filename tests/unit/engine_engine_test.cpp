@@ -2,6 +2,7 @@
 #include "catch.hpp"
 #include "error_of.hpp"
 #include "golden/engine_helpers.hpp"
+#include "tiered/plan/placements/stream_all.hpp"
 #include "tiered/sim.hpp"
 
 using namespace tiered;
@@ -253,4 +254,83 @@ TEST_CASE("engines share a model, come and go, and leave nothing on the device")
     CHECK(other.stats().vram_peak_bytes <= options.vram_bytes);
   }
   CHECK(all_logits(first, tokens, {4}) == expected);
+}
+
+namespace {
+
+/// A cache of more bytes than there are: sums must not wrap.
+struct HugeCache {
+  Placements place(PlanRequest const& r) const {
+    Placements out{r};
+    for (std::size_t i = 0; i < r.shards.size(); ++i) {
+      if (r.shards[i].kind == ShardKind::expert) out.shards[i] = {Tier::pageable, 1, true};
+    }
+    out.cache_bytes = std::size_t(0) - 64 * KiB;
+    return out;
+  }
+};
+struct UnknownShard {
+  Schedule schedule(ShardPlan const&, ShardTable const&) const { return {{ActionKind::run, host_device, ShardId(1u << 30), {}, {}, 0, 0}}; }
+};
+struct UnknownShardPolicies : CpuPolicies {
+  using Prefetch = UnknownShard;
+};
+struct OneVictim {
+  void touch(ShardId, std::uint64_t) {}
+  bool admit(ShardId) { return true; }
+  void insert(ShardId) {}
+  void erase(ShardId) {}
+  std::optional<ShardId> victim() { return ShardId(3); }
+};
+struct OneVictimPolicies : With<StreamAll> {
+  using Eviction = OneVictim;
+};
+struct Shortened {
+  std::span<std::byte const> bring(std::span<std::byte const> mapped) { return mapped.first(mapped.size() / 2); }
+  Tier tier() const { return Tier::pageable; }
+};
+struct ShortenedPolicies : CpuPolicies {
+  using HostMemory = Shortened;
+};
+
+}  // namespace
+
+TEST_CASE("policies that answer nonsense are refused, not believed") {
+  EngineOptions options = small();
+  options.vram_bytes = 2 * MiB;
+  {
+    Engine<With<HugeCache>> engine(open_golden("qwen3moe.mixed.gguf"), options);  // it does not fit: then the host computes
+    CHECK(engine.stats().vram_peak_bytes <= options.vram_bytes);
+  }
+  CHECK(error_of([&] { Engine<UnknownShardPolicies>(open_golden("llama.f32.gguf"), small()); }).says("no shard 1073741824"));
+  CHECK(error_of([&] { Engine<ShortenedPolicies>(open_golden("llama.f32.gguf"), small()); }).says("bring()"));
+  options.vram_bytes = 512 * KiB;
+  Engine<OneVictimPolicies> engine(open_golden("qwen3moe.mixed.gguf"), options);
+  Sequence const s = engine.new_sequence();
+  Thrown const victim = error_of([&] {
+    for (std::int32_t token = 1; token < 60; ++token) engine.decode(s, token);
+  });
+  CHECK((!victim.code || victim.says("eviction policy", "3")));
+  CHECK(error_of([] { Engine<CpuPolicies>(nullptr, small()); }).says("no model"));
+  CHECK(error_of([] { Engine<OneTierPolicies>(open_golden("llama.f32.gguf"), small(), {.token_tiers = {{1 << 30}, 0}}); }).says("1073741824"));
+}
+
+TEST_CASE("a step from within a callback of a step is refused") {
+  struct Inner {
+    Engine<CpuPolicies>* engine = nullptr;
+    SequenceId id{};
+    Thrown thrown;
+  } inner;
+  EngineOptions options = small();
+  options.progress = [](void* context, std::int32_t, std::int32_t) {
+    auto& i = *static_cast<Inner*>(context);
+    i.thrown = error_of([&] { i.engine->step({}); });
+  };
+  options.progress_context = &inner;
+  Engine<CpuPolicies> engine(open_golden("llama.f32.gguf"), options);
+  inner.engine = &engine;
+  Sequence const s = engine.new_sequence();
+  engine.prefill(s, std::vector<std::int32_t>{1, 2});
+  CHECK(inner.thrown.code == Errc::precondition);
+  engine.decode(s, 3);
 }

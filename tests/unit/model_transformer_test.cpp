@@ -1,4 +1,5 @@
 // What a model takes from its file, and what it refuses by name.
+#include <cmath>
 #include <set>
 #include <string>
 #include <vector>

@@ -70,7 +70,7 @@ TEST_CASE("an expert costs what it costs times the probability that any row uses
 
 TEST_CASE("a device without a kernel for one of a shard's types costs infinitely much", "[plan][cost]") {
   fake::Model const model{fake::small_dense()};
-  Shard const& attention = model.table().shards[1];
+  Shard const attention = model.table().shards[1];
   REQUIRE((attention.dtypes & dtype_bit(DType::q6_k)) != 0);
   AnalyticCost cost;
   cost.capabilities.gpu_matmul &= ~dtype_bit(DType::q6_k);
@@ -83,7 +83,7 @@ TEST_CASE("a device without a kernel for one of a shard's types costs infinitely
 
 TEST_CASE("the head meets one row of a sequence, however long the prompt", "[plan][cost]") {
   fake::Model const model{fake::small_dense()};
-  Shard const& output = model.table().shards.back();
+  Shard const output = model.table().shards.back();
   REQUIRE(output.kind == ShardKind::output);
   AnalyticCost const cost;
   REQUIRE(cost.cost(output, Rows{512, 512, 1}) == cost.cost(output, Rows{1, 512, 1}));

@@ -10,6 +10,7 @@ namespace tiered {
 namespace detail {
 
 inline void append(std::string& out, std::string_view text) { out += text; }
+inline void append(std::string& out, char const* text) { out += text != nullptr ? text : "?"; }
 inline void append(std::string& out, char c) { out += c; }
 template <std::same_as<bool> Bool>  // a template, or string literals would prefer it
 void append(std::string& out, Bool value) {

@@ -107,6 +107,7 @@ class EngineCore {
   std::vector<Row> rows_;
   std::vector<BlockRow> block_;
   std::vector<float> logits_;
+  bool in_step_ = false;
 };
 
 }  // namespace detail
@@ -131,6 +132,7 @@ class Engine {
   /// With a machine of your own making.
   Engine(std::shared_ptr<M const> model, EngineOptions const& options, PolicyValues<P> values, MachineType machine)
       : model_(std::move(model)), values_(std::move(values)), machine_(std::move(machine)) {
+    expects(model_ != nullptr, "Engine: there is no model");
     detail::check_device_memory(options.vram_bytes, machine_.device->memory().capacity_bytes());
     EnginePlans plans = make_plans<P>(*model_, options, values_, machine_.host->kernels(), machine_.device->kernels());
     std::vector<Weight> weights = bring_weights();
@@ -185,7 +187,11 @@ class Engine {
   std::vector<Weight> bring_weights() {
     ShardTable const table = model_->table();
     std::vector<Weight> weights(table.weights.begin(), table.weights.end());
-    for (Weight& w : weights) w.data = values_.host_memory.bring({w.data, w.bytes()}).data();
+    for (Weight& w : weights) {
+      std::span<std::byte const> const brought = values_.host_memory.bring({w.data, w.bytes()});
+      expects(brought.size() == w.bytes(), "HostMemory: bring() returns as many bytes as it got");
+      w.data = brought.data();
+    }
     return weights;
   }
 

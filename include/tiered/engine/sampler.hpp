@@ -47,6 +47,7 @@ class Sampler {
   /// `allowed`: one flag a token, or empty for all (constrained sampling).
   /// Errors  Errc::device if no allowed token has a logit that is a number.
   std::int32_t sample(std::span<float const> logits, std::span<std::uint8_t const> allowed = {}) {
+    expects(allowed.empty() || allowed.size() == logits.size(), "Sampler: one flag for each logit");
     if (options_.temperature == 0 && allowed.empty()) return argmax(logits);
     candidates_.clear();
     for (std::size_t i = 0; i < logits.size(); ++i) {

@@ -54,16 +54,21 @@ class Sequence {
 
   SequenceId id() const { return id_; }
   bool belongs_to(detail::SequenceTable const* table) const { return table_.get() == table; }
-  std::int32_t length() const { return table_->slots[std::size_t(table_->find(id_))].length; }
+  std::int32_t length() const { return require_table().slots[std::size_t(require_table().find(id_))].length; }
   /// Forgets positions from n on; n at most length().
   void truncate(std::int32_t n) {
-    auto& slot = table_->slots[std::size_t(table_->find(id_))];
+    auto& slot = require_table().slots[std::size_t(require_table().find(id_))];
     expects(n >= 0 && n <= slot.length, "Sequence::truncate: n is in [0, length]");
     slot.shrunk |= n < slot.length;
     slot.length = n;
   }
 
  private:
+  detail::SequenceTable& require_table() const {
+    expects(table_ != nullptr, "the sequence was moved from");
+    return *table_;
+  }
+
   std::shared_ptr<detail::SequenceTable> table_;
   SequenceId id_;
 };

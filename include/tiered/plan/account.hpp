@@ -25,7 +25,7 @@ struct ShardPlan {
 /// Bytes of VRAM taken so far. Sizes are rounded up to weight_alignment, as the arena does.
 class VramAccount {
  public:
-  explicit VramAccount(PlanRequest const& r) : request_(&r), used_(round_up(r.scratch_bytes) + round_up(r.ring_bytes)) {
+  explicit VramAccount(PlanRequest const& r) : request_(&r), used_(sum(round_up(r.scratch_bytes), round_up(r.ring_bytes))) {
     for (std::size_t l = 0; l < r.fixed_state_in_vram.size(); ++l) add_state(l, double(r.fixed_state_in_vram[l]));
   }
   std::size_t used_bytes() const { return used_; }
@@ -37,9 +37,14 @@ class VramAccount {
     return try_bytes(std::size_t(share * double(request_->state_bytes(layer))));
   }
   bool try_bytes(std::size_t bytes) { return used_ <= request_->budget.vram_bytes && round_up(bytes) <= free_bytes() && (used_ += round_up(bytes), true); }
-  void add_bytes(std::size_t bytes) { used_ += round_up(bytes); }  ///< make_plan: counts what does not fit, too
+  void add_bytes(std::size_t bytes) { used_ = sum(used_, round_up(bytes)); }  ///< make_plan: counts what does not fit, too
   void add_state(std::size_t layer, double share) { add_bytes(std::size_t(share * double(request_->state_bytes(layer)))); }
-  static constexpr std::size_t round_up(std::size_t bytes) { return (bytes + weight_alignment - 1) / weight_alignment * weight_alignment; }
+  /// To whole units of weight_alignment; sizes that no memory has stay as large as can be, here and in sums.
+  static constexpr std::size_t round_up(std::size_t bytes) {
+    return bytes > most_bytes ? most_bytes : (bytes + weight_alignment - 1) / weight_alignment * weight_alignment;
+  }
+  static constexpr std::size_t sum(std::size_t a, std::size_t b) { return a > most_bytes || b > most_bytes - a ? most_bytes : a + b; }
+  static constexpr std::size_t most_bytes = (std::size_t{1} << 62);
 
  private:
   PlanRequest const* request_;

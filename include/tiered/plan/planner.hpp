@@ -34,6 +34,9 @@ class ScratchBytes {
   FunctionRef<std::size_t(std::int32_t, std::int32_t)> function_;
 };
 
+/// Of a token tier: buffers for so many rows are counted in 64 bits, rows themselves in 32.
+inline constexpr std::int32_t most_rows = 1 << 20;
+
 struct PlannerInput {
   Budget budget;
   Rows rows;  ///< n: most rows of the token tier; context: positions that a state in VRAM has room for

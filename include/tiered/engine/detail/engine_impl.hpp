@@ -123,7 +123,13 @@ void EngineCore::copy_ahead() noexcept {
 }
 
 Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)> select, FunctionRef<void(Action const&, double, double)> record) {
+  expects(!in_step_, "step() is not called from within a callback of a step");
   check(batch);
+  struct Busy {
+    bool& flag;
+    explicit Busy(bool& f) : flag(f) { flag = true; }
+    ~Busy() { flag = false; }
+  } const busy(in_step_);
   for (std::size_t s = 0; s < sequences_->slots.size(); ++s) {
     auto& slot = sequences_->slots[s];
     if (std::exchange(slot.shrunk, false)) kv_.release(std::int32_t(s), slot.length);

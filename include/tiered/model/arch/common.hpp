@@ -78,6 +78,7 @@ inline RopeTable make_rope_table(float base, std::int32_t n_rot, float factor, s
   RopeTable table;
   for (std::int32_t i = 0; i < n_rot / 2; ++i) {
     double const f = std::pow(double(base), -2.0 * i / n_rot) / double(factor) / (factors.empty() ? 1.0 : double(factors[std::size_t(i)]));
+    if (!std::isfinite(float(f))) throw Error(Errc::bad_file, concat("a rope base of ", base, " scaled by ", factor, " gives an angle that is no number"));
     table.inv_freq.push_back(float(f));
   }
   return table;

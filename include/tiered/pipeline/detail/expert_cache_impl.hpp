@@ -32,6 +32,9 @@ std::optional<ExpertCache::Room> ExpertCache::acquire(ShardId id, std::size_t by
     if (!victim) break;
     Entry const* const entry = at(*victim);
     if (entry == nullptr) throw Error(Errc::precondition, concat("the eviction policy names shard ", std::uint32_t(*victim), ", which is not in the cache"));
+    if (std::ranges::find(skipped, *victim) != skipped.end()) {
+      throw Error(Errc::precondition, concat("the eviction policy names shard ", std::uint32_t(*victim), " again after erase()"));
+    }
     policy_.erase(*victim);
     if (entry->pins > 0) {
       skipped.push_back(*victim);

@@ -16,16 +16,18 @@ ShardPlan make_plan(PlanRequest const& r, Placements p) {
     uses_device |= p.shards[i].gpu_rows > 0;
     streams |= p.shards[i].streamed();
     caches |= p.shards[i].cached;
-    if (p.shards[i].resident()) plan.resident_bytes += VramAccount::round_up(r.shards[i].bytes);
+    if (p.shards[i].resident()) plan.resident_bytes = VramAccount::sum(plan.resident_bytes, VramAccount::round_up(r.shards[i].bytes));
   }
   for (std::size_t l = 0; l < r.states.size(); ++l) {
-    plan.state_bytes += VramAccount::round_up(std::size_t(double(p.state_in_vram[l]) * double(r.state_bytes(l))));
+    plan.state_bytes = VramAccount::sum(plan.state_bytes, VramAccount::round_up(std::size_t(double(p.state_in_vram[l]) * double(r.state_bytes(l)))));
   }
   uses_device |= plan.state_bytes > 0;
   plan.cache_bytes = caches ? VramAccount::round_up(p.cache_bytes) : 0;
   plan.ring_bytes = streams ? VramAccount::round_up(r.ring_bytes) : 0;
   plan.scratch_bytes = uses_device ? VramAccount::round_up(r.scratch_bytes) : 0;
-  plan.vram_bytes = plan.resident_bytes + plan.state_bytes + plan.cache_bytes + plan.ring_bytes + plan.scratch_bytes;
+  for (std::size_t bytes : {plan.resident_bytes, plan.state_bytes, plan.cache_bytes, plan.ring_bytes, plan.scratch_bytes}) {
+    plan.vram_bytes = VramAccount::sum(plan.vram_bytes, bytes);
+  }
   plan.shortfall_bytes = plan.vram_bytes > r.budget.vram_bytes ? plan.vram_bytes - r.budget.vram_bytes : 0;
   plan.shards = std::move(p.shards);
   plan.state_in_vram = std::move(p.state_in_vram);

@@ -152,6 +152,10 @@ class TierPlanner {
     }
     bool const by_rows = std::any_of(schedule.begin(), schedule.end(), [](Action const& a) { return a.rows != Range{}; });
     if (by_rows && plan.chunk_tokens != plan.block_tokens) return false;
+    for (Action const& a : schedule) {
+      if (std::size_t(a.shard) < table_.shards.size()) continue;
+      throw Error(Errc::precondition, concat("prefetch policy: there is no shard ", std::uint32_t(a.shard)));
+    }
     Estimate estimate = estimator_(schedule, plan, costs_, input_.rows);
     bool const all_resident =
         request_.ring_bytes == 0 && std::all_of(table_.steps.begin(), table_.steps.end(), [&](Step const& step) {
@@ -222,6 +226,9 @@ TierPlan plan_tier(HardwareProfile const& hardware, ShardTable const& table, Pla
 /// they read very often. Tried are decode's choice, a prompt's, all and none; taken is what is fastest for both together.
 std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const& input, std::size_t n_states,
                                  FunctionRef<TierPlan(int bound, std::span<float const> fixed)> plan) {
+  for (int bound : bounds) {
+    if (bound < 1 || bound > most_rows) throw Error(Errc::precondition, concat("a token tier of up to ", bound, " rows; 1 to ", most_rows, " can be"));
+  }
   std::vector<TierPlan> out(bounds.size());
   auto plan_all = [&](std::span<float const> fixed) {
     for (std::size_t i = 0; i < bounds.size(); ++i) {
