@@ -1,8 +1,11 @@
 /// A placement of your own beside a built-in one: own_placement MODEL.gguf [BUDGET] [PROMPT]
 ///
 /// A placement is asked what should be where, once for each class of batch sizes and each size of the ring for streaming that the
-/// planner tries. It gets tables of bytes and seconds, asks a VramAccount what fits, and answers with plain values. The plan map, the
-/// text, the speed and the bytes that crossed the link are printed for both. The text is the same, whatever is placed where.
+/// planner tries. It gets tables of bytes and seconds, asks a VramAccount what fits, and answers with plain values. An answer that does
+/// not fit the budget is not used; where none fits, the CPU computes, and the map shows dots. The KV cache has one place for all
+/// classes, so the planner may fix it and ask again (PlanRequest::fixed_state_in_vram): what place() says of it does not count then.
+/// The plan map, the text, the speed and the bytes that crossed the link are printed for both. The text is the same, whatever is
+/// placed where.
 #include <chrono>
 #include <cstdio>
 #include <memory>

@@ -152,6 +152,14 @@ void check_budget(Options const& o) {
   }
 }
 
+/// Errors  Errc::bad_file where a token of the prompt could have no row.
+void check_vocabulary(tiered::GgufFile const& gguf, tiered::Tokenizer const& tokenizer, tiered::Transformer const& model) {
+  std::int32_t const rows = model.config().vocab_size;
+  if (tokenizer.size() <= rows) return;
+  throw tiered::Error(tiered::Errc::bad_file,
+                      concat(gguf.path(), ": its tokenizer has ", tokenizer.size(), " tokens, its embedding only ", rows, " rows"));
+}
+
 void check_context(Prompt const& prompt, std::int32_t context, Options const& o) {
   std::size_t const n = prompt.tokens.size(), needed = n + (o.n_predict == 0 ? 0 : 1);
   if (needed <= std::size_t(context)) return;
@@ -192,6 +200,7 @@ ExitCode run(tiered::GgufFile const& gguf, Options const& o) {
 
   check_budget(o);
   tiered::Tokenizer const tokenizer = tiered::make_tokenizer(gguf);
+  check_vocabulary(gguf, tokenizer, *model);
   Prompt const prompt = make_prompt(gguf, tokenizer, o);
   Interrupt::install();
   Progress progress("reading the prompt", "tokens");
@@ -239,8 +248,17 @@ ExitCode run(tiered::GgufFile const& gguf, Options const& o) {
 }
 
 int run(Options const& o) {
+  CutFile::watch(o.model);
   tiered::GgufFile const gguf = tiered::GgufFile::open(o.model);
   return o.vram_bytes.value_or(0) > 0 ? run<DevicePolicies>(gguf, o) : run<tiered::CpuPolicies>(gguf, o);
+}
+
+int run(int argc, char** argv) {
+  try {
+    return run(parse_options(argc, argv));
+  } catch (Answer const& answer) {
+    return TextOutput().write(answer.text), ok;
+  }
 }
 
 int complain(ExitCode code, std::string const& message) {
@@ -251,12 +269,13 @@ int complain(ExitCode code, std::string const& message) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_standard_streams();
   try {
-    return run(parse_options(argc, argv));
-  } catch (Exit const& e) {
-    return e.code;
+    return run(argc, argv);
   } catch (UsageError const& e) {
     return complain(usage, e.message);
+  } catch (OutputError const& e) {
+    return complain(failed, e.what());
   } catch (tiered::Error const& e) {
     if (e.code() != tiered::Errc::cancelled) return complain(exit_code(e.code()), e.what());
     say("tiered-run: interrupted\n");

@@ -1,12 +1,19 @@
 /// What tiered-run was asked to do: its command line, its help, its exit codes.
 #pragma once
 
+#include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -61,9 +68,9 @@ struct Options {
   bool stats = false;
 };
 
-/// Ends the program with this code; the message, if any, has been printed.
-struct Exit {
-  ExitCode code = ok;
+/// All that was asked for is this text, as by --help.
+struct Answer {
+  std::string text;
 };
 
 /// A mistake in the command line, found after it was parsed.
@@ -130,11 +137,27 @@ inline constexpr std::pair<std::string_view, std::string_view> unknown_flags[] =
     {"--conversation", "for one question and its answer: --chat"},
 };
 
+/// CLI::Range that tells what is no number at all from what is out of range, and lets no NaN through.
+template <class T>
+CLI::Validator number(T least, T most) {
+  return CLI::Validator(
+      [least, most](std::string const& text) -> std::string {
+        char* end = nullptr;
+        double const value = std::strtod(text.c_str(), &end);
+        if (text.empty() || *end != '\0' || std::isnan(value)) return tiered::concat('"', text, "\" is no number");
+        if (std::is_integral_v<T> && std::isfinite(value) && value != std::trunc(value))
+          return tiered::concat('"', text, "\" is no whole number");
+        if (value < double(least) || value > double(most)) return tiered::concat(text, " is not in the range ", least, " to ", most);
+        return "";
+      },
+      "");
+}
+
 inline void add_what_to_run(CLI::App& app, Options& o) {
   app.option_defaults()->group("What to run");
   app.add_option("-m,--model", o.model, "The model, a GGUF file; of a split one any part")->type_name("FILE")->required();
   auto* const prompt = app.add_option("-p,--prompt", o.prompt, "The prompt; \\n, \\t, \\\" and \\\\ in it are escapes")->type_name("TEXT");
-  char const* const file_help = "The prompt is this file's text, less one line end; without -p and -f it is read from standard input";
+  char const* const file_help = "The prompt is this file's text, less one line end; \"-\", or neither -p nor -f: standard input's";
   app.add_option("-f,--file", o.prompt_file, file_help)->type_name("FILE")->excludes(prompt);
   app.add_flag("!--no-escape", o.escapes, "Take -p as it is");
   auto* const chat = app.add_flag("--chat", o.chat, "The prompt is a question: it is put into the model's own template (ChatML)");
@@ -153,29 +176,32 @@ inline void add_where_to_run(CLI::App& app, Options& o, std::string& vram) {
       ->capture_default_str();
   app.add_flag("--plan", o.plan_only, "Print the plan to standard output and stop; no weights are read");
   app.add_option("-c,--ctx-size", o.context, "Most tokens of prompt and text together; 0: the trained length, at most 32768")
-      ->check(CLI::Range(0, 1 << 24))
+      ->check(number(0, 1 << 24))
       ->type_name("N")
       ->capture_default_str();
   app.add_option("-t,--threads", o.n_threads, "CPU threads; 0: one for each physical core that may be used")
-      ->check(CLI::Range(-1, 1024))
+      ->check(number(-1, 1024))
       ->type_name("N")
       ->capture_default_str();
   app.add_flag("--f32-activations", o.f32_activations, "Multiply with 32-bit activations: slower, for comparisons");
 }
 
-inline void add_what_comes_out(CLI::App& app, Options& o, std::int64_t& seed) {
+inline void add_what_comes_out(CLI::App& app, Options& o, std::string& seed) {
   app.option_defaults()->group("What comes out");
   app.add_option("-n,--n-predict,--predict", o.n_predict, "Most tokens to generate; -1: until the model ends or the context is full")
-      ->check(CLI::Range(-2, 0x7fffffff))
+      ->check(number(-2, 0x7fffffff))
       ->type_name("N")
       ->capture_default_str();
   app.add_option("--temp", o.temperature, "Temperature; 0: always the likeliest token")
-      ->check(CLI::Range(0.f, 1000.f))
+      ->check(number(0.f, 1000.f))
       ->type_name("X")
       ->capture_default_str();
-  app.add_option("--top-k", o.top_k, "Draw among the k likeliest tokens; 0: all")->type_name("N")->capture_default_str();
+  app.add_option("--top-k", o.top_k, "Draw among the k likeliest tokens; 0: all")
+      ->check(number(-0x7fffffff, 0x7fffffff))
+      ->type_name("N")
+      ->capture_default_str();
   app.add_option("--top-p", o.top_p, "and of these among the fewest that have probability p together; 1: all")
-      ->check(CLI::Range(0.f, 1.f))
+      ->check(number(0.f, 1.f))
       ->type_name("X")
       ->capture_default_str();
   app.add_option("-s,--seed", seed, "Of the draws; -1: a new one each time, which is printed")->type_name("N")->capture_default_str();
@@ -189,23 +215,36 @@ inline std::uint64_t random_seed() {
   return seed;
 }
 
+/// -s: 0 to 2^64-1, or -1 for a random one.
+inline std::uint64_t parse_seed(std::string const& text) {
+  if (text == "-1") return random_seed();
+  std::uint64_t seed = 0;
+  auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error == std::errc() && end == text.data() + text.size()) return seed;
+  throw UsageError{tiered::concat("--seed \"", text, "\" is no seed: write 0 to ", std::numeric_limits<std::uint64_t>::max(),
+                                  ", or -1 for a random one")};
+}
+
 /// Errors of the parser in one line; what users of other programs expect gets an answer instead of a refusal.
-inline std::string explain(CLI::ParseError const& error, std::vector<std::string> const& arguments) {
+inline std::string explain(CLI::ParseError const& error, CLI::App const& app, std::vector<std::string> const& arguments) {
   for (std::string const& argument : arguments) {
     for (auto const& [flag, answer] : unknown_flags) {
       if (argument == flag) return tiered::concat(flag, ": ", answer);
     }
+  }
+  // Found first is what is missing; of more use is the flag that does not exist.
+  for (std::string const& argument : app.remaining()) {
+    if (argument.starts_with('-')) return CLI::ExtrasError({argument}).what();
   }
   return error.what();
 }
 
 }  // namespace detail
 
-/// Throws Exit (help, version) or UsageError.
+/// Throws Answer (help, version) or UsageError.
 inline Options parse_options(int argc, char const* const* argv) {
   Options o;
-  std::string vram;
-  std::int64_t seed = -1;
+  std::string vram, seed = "-1";
   CLI::App app{
       tiered::concat("tiered-run ", tiered::version_text, ": text from a GGUF language model, inside a budget of device memory.\n"),
       "tiered-run"};
@@ -222,17 +261,19 @@ inline Options parse_options(int argc, char const* const* argv) {
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (CLI::Success const& request) {
-    app.exit(request);
-    throw Exit{ok};
+    std::ostringstream text;
+    app.exit(request, text, text);
+    throw Answer{text.str()};
   } catch (CLI::ParseError const& error) {
-    throw UsageError{detail::explain(error, arguments)};
+    throw UsageError{detail::explain(error, app, arguments)};
   }
   if (app.count("--vram") > 0) {
     std::optional<std::uint64_t> const bytes = tiered::parse_bytes(vram);
     if (!bytes) throw UsageError{tiered::concat("--vram \"", vram, "\" is no size: write 512M, 2G or 1.5GiB")};
     o.vram_bytes = std::size_t(*bytes);
   }
-  o.seed = seed < 0 ? detail::random_seed() : std::uint64_t(seed);
+  if (app.count("--placement") > 0 && !o.vram_bytes) std::fputs("tiered-run: note: --placement changes nothing without --vram\n", stderr);
+  o.seed = detail::parse_seed(seed);
   return o;
 }
 

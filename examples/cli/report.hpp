@@ -59,15 +59,17 @@ inline std::string describe_plan(tiered::TierPlan const& decode, tiered::ShardTa
                         tiered::layer_map(decode.plan, table));
 }
 
-/// Everything of --plan.
+/// Everything of --plan. Without --vram there is nothing to plan, and estimates for a made-up machine would mislead.
 inline std::string plan_report(tiered::EnginePlans const& plans, tiered::ShardTable const& table, Options const& o) {
-  std::string out;
-  if (o.vram_bytes) {
-    out = tiered::concat("placement ", o.placement, "; seconds are estimates for this made-up machine, not for yours:\n",
-                         tiered::to_text(tiered::HardwareProfile::simulated()),
-                         "R resident in VRAM, S streamed to it for each use, . on the CPU; kv: V in VRAM; experts: C all cached, c some, r "
-                         "some resident, m both\n\n");
+  if (!o.vram_bytes) return "";
+  std::string out = tiered::concat("placement ", o.placement, "; seconds are estimates for this made-up machine, not for yours:\n",
+                                   tiered::to_text(tiered::HardwareProfile::simulated()));
+  if (plans.vram_bytes > 0) {
+    out +=
+        "R resident in VRAM, S streamed to it for each use, . on the CPU; kv: V in VRAM; experts: C all cached, c some, r some resident, "
+        "m both\n";
   }
+  out += '\n';
   for (tiered::TierPlan const& tier : plans.tiers) {
     out += tiered::to_text(tier, table);
     if (&tier != &plans.tiers.back()) out += '\n';

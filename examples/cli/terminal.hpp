@@ -12,13 +12,62 @@
 #include <string_view>
 #include <utility>
 
+#include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include "options.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/engine/engine.hpp"
 
 namespace app {
+
+/// A standard stream that is closed would be the next file to be opened, such as the model. Whoever uses one still gets EBADF: it is
+/// opened for the other direction.
+inline void occupy_standard_streams() {
+  for (int const descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) >= 0) continue;
+    if (::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY) != descriptor) _exit(failed);
+  }
+}
+
+/// After a failed read or write: whether to try again. Waits where the descriptor does not, as where a terminal is shared with a program
+/// that made it so. Leaves errno as it was.
+inline bool retry(int descriptor, short event) {
+  int const reason = errno;
+  if (reason == EINTR) return true;
+  if (reason != EAGAIN && reason != EWOULDBLOCK) return false;
+  pollfd wanted{descriptor, event, 0};
+  ::poll(&wanted, 1, -1);
+  errno = reason;
+  return true;
+}
+
+/// Weights are mapped, so a model file that someone cuts while it is used shows as SIGBUS in whichever thread reads it.
+class CutFile {
+ public:
+  static void watch(std::string const& file) {
+    message_ = tiered::concat("tiered-run: error: the model file was cut or cannot be read any more: ", file, '\n');
+    struct sigaction action {};
+    action.sa_sigaction = [](int signal, siginfo_t* info, void*) {
+      if (info->si_code != BUS_ADRERR) {  // not of a file
+        std::signal(signal, SIG_DFL);
+        std::raise(signal);
+        return;
+      }
+      while (said_.test_and_set()) ::pause();  // another thread is at it
+      static_cast<void>(!::write(STDERR_FILENO, message_.data(), message_.size()));
+      _exit(file_error);
+    };
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGBUS, &action, nullptr);
+  }
+
+ private:
+  static inline std::string message_;  ///< made before: a handler must not allocate
+  static inline std::atomic_flag said_;
+};
 
 /// Ctrl-C and SIGTERM: the first sets a flag and cancels the watched engine, the second ends the program as if nobody listened.
 class Interrupt {
@@ -82,16 +131,21 @@ class Progress {
   bool shown_;
 };
 
+/// Tells stdout's failures, which exit with `failed`, from those of files that are read.
+struct OutputError : tiered::Error {
+  using Error::Error;
+};
+
 /// Text to stdout at once, all of it.
-/// Errors  Errc::io with the system's reason, as for a full disk. (A reader that has gone ends the program by SIGPIPE, as usual.)
+/// Errors  OutputError (Errc::io) with the system's reason, as for a full disk. (A reader that has gone ends the program by SIGPIPE.)
 class TextOutput {
  public:
   void write(std::string_view text) {
     if (!text.empty()) ends_line_ = text.back() == '\n';
     while (!text.empty()) {
       ssize_t const n = ::write(STDOUT_FILENO, text.data(), text.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) throw tiered::Error(tiered::Errc::device, tiered::concat("cannot write to standard output: ", std::strerror(errno)));
+      if (n < 0 && retry(STDOUT_FILENO, POLLOUT)) continue;
+      if (n < 0) throw OutputError(tiered::Errc::io, tiered::concat("cannot write to standard output: ", std::strerror(errno)));
       text.remove_prefix(std::size_t(n));
     }
   }

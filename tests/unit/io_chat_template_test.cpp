@@ -97,8 +97,8 @@ TEST_CASE("ChatTemplate refuses what it cannot follow exactly, by name") {
   CHECK(contains(refusal("<start_of_turn>{{ m }}<end_of_turn>"), "looks like gemma;"));
   CHECK(contains(refusal("<|user|>\n{{ m }}<|end|>\n<|assistant|>"), "looks like phi-3;"));
   CHECK(contains(refusal("<｜User｜>{{ m }}<｜Assistant｜>"), "looks like deepseek;"));
-  CHECK(contains(refusal("{{ m }}"), "looks like unknown;"));
-  CHECK(contains(refusal(""), "looks like unknown;"));
+  CHECK(contains(refusal("{{ m }}"), "is of no family that is known here;"));
+  CHECK(contains(refusal(""), "is of no family that is known here;"));
 
   // One rule more or less, and the text would be another.
   std::string const source = plain;

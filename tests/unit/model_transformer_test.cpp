@@ -75,8 +75,8 @@ TEST_CASE("numbers that cannot be are refused with their value") {
 }
 
 TEST_CASE("a tensor of another shape, or that nothing would read, is named") {
-  std::vector<float> const values(64 * 96, 0.5f);
-  Thrown const shape = refusal("llama.f32.gguf", "output_norm.weight", [&](GgufWriter& w) { w.add_tensor("output_norm.weight", DType::f32, Shape(3), std::vector<float>{1, 1, 1}); });
+  std::vector<float> const values(64 * 96, 0.5f), three{1, 1, 1};
+  Thrown const shape = refusal("llama.f32.gguf", "output_norm.weight", [&](GgufWriter& w) { w.add_tensor("output_norm.weight", DType::f32, Shape(3), three); });
   CHECK(shape.code == Errc::bad_file);
   CHECK(shape.says("output_norm.weight", "[3]"));
   Thrown const extra = refusal("llama.f32.gguf", "", [&](GgufWriter& w) { w.add_tensor("blk.0.attn_mystery.weight", DType::f32, Shape(64, 96), values); });
@@ -85,7 +85,6 @@ TEST_CASE("a tensor of another shape, or that nothing would read, is named") {
 }
 
 TEST_CASE("a type that nothing decodes is named with its tensor") {
-  std::vector<std::byte> const blocks(98 * 64);
   GgufFile const file = open("llama_k.mixed.gguf");
   GgufTensor const& q = file.require_tensor("blk.0.attn_q.weight");
   REQUIRE(q.shape.cols() == 256);

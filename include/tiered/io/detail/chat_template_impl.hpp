@@ -110,8 +110,10 @@ ChatTemplate::ChatTemplate(std::string_view jinja_source) {
     plain_roles_only_ = shape.plain_roles_only;
     return;
   }
-  throw Error(Errc::unsupported, concat("the chat template looks like ", detail::chat_family(jinja_source),
-                                        "; only plain chatml is known: ", detail::printable(jinja_source)));
+  std::string_view const family = detail::chat_family(jinja_source);
+  bool const known = family != "unknown";
+  throw Error(Errc::unsupported, concat("the chat template ", known ? "looks like " : "is of no family that is known here", known ? family : "",
+                                        "; only plain chatml is supported: ", detail::printable(jinja_source)));
 }
 
 std::string ChatTemplate::render(std::span<ChatMessage const> messages, bool add_generation_prompt) const {
