@@ -38,7 +38,8 @@ double median_row_rms(std::vector<float> const& got, GoldenFixture const& f) {
   std::vector<double> rows;
   for (std::size_t i = 0; i < f.tokens.size(); ++i) {
     double sum = 0;
-    for (std::size_t k = i * f.vocab_size; k < (i + 1) * f.vocab_size; ++k) sum += std::pow((double(got.at(k)) - double(f.logits[k])) / double(f.logit_range), 2);
+    for (std::size_t k = i * f.vocab_size; k < (i + 1) * f.vocab_size; ++k)
+      sum += std::pow((double(got.at(k)) - double(f.logits[k])) / double(f.logit_range), 2);
     rows.push_back(std::sqrt(sum / double(f.vocab_size)));
   }
   std::sort(rows.begin(), rows.end());

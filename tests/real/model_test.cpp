@@ -63,17 +63,19 @@ void check_against(char const* file, char const* fixture) {
   RealFixture const f = read_real(real_path(fixture));
   REQUIRE(f.tokens.size() >= 500);
   Agreement const exact = teacher_forced(*path, f, true);
-  INFO(file << ", f32 activations: same " << exact.share() << ", noise " << exact.noise << ", perplexity " << exact.perplexity << " for " << f.perplexity);
+  INFO(file << ", f32 activations: same " << exact.share() << ", noise " << exact.noise << ", perplexity " << exact.perplexity << " for "
+            << f.perplexity);
   CHECK(exact.share() >= 0.995);
   CHECK(std::fabs(exact.perplexity / f.perplexity - 1) < 1e-3);
   Agreement const quick = teacher_forced(*path, f, false);
-  INFO(file << ", 8-bit activations: same " << quick.share() << ", noise " << quick.noise << ", perplexity " << quick.perplexity << " for " << f.perplexity);
+  INFO(file << ", 8-bit activations: same " << quick.share() << ", noise " << quick.noise << ", perplexity " << quick.perplexity << " for "
+            << f.perplexity);
   CHECK(quick.share() >= 0.97);
   CHECK(std::fabs(quick.perplexity / f.perplexity - 1) < 0.01);
   // Both logits of a near tie are off by the noise; three standard deviations of their difference.
   for (double margin : quick.lost_margins) CHECK(margin < 3 * std::sqrt(2.0) * quick.noise);
-  std::printf("%s: f32 %.4f same, perplexity %.4f; 8-bit %.4f same, perplexity %.4f (transformers %.4f), logit noise %.3f\n", file, exact.share(), exact.perplexity,
-              quick.share(), quick.perplexity, f.perplexity, quick.noise);
+  std::printf("%s: f32 %.4f same, perplexity %.4f; 8-bit %.4f same, perplexity %.4f (transformers %.4f), logit noise %.3f\n", file,
+              exact.share(), exact.perplexity, quick.share(), quick.perplexity, f.perplexity, quick.noise);
 }
 
 }  // namespace

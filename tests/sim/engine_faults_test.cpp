@@ -34,7 +34,11 @@ TEST_CASE("an engine survives a fault of any kind at any time", "[faults]") {
   for (Case const& c : {Case{"llama.mixed.gguf", "stream_all", 2 * MiB}, Case{"qwen3moe.mixed.gguf", "stream_all", 2 * MiB},
                         Case{"gemma3.mixed.gguf", "attention_first", 2 * MiB}}) {
     auto const model = open_golden(c.model);
-    Engine<CpuPolicies> cpu(model, [&] { auto o = options_for(c); o.vram_bytes = 0; return o; }());
+    Engine<CpuPolicies> cpu(model, [&] {
+      auto o = options_for(c);
+      o.vram_bytes = 0;
+      return o;
+    }());
     std::vector<float> const expected = run(cpu);
     for (FaultKind kind : {FaultKind::allocation, FaultKind::copy, FaultKind::launch}) {
       std::uint64_t n_struck = 0;
@@ -47,8 +51,8 @@ TEST_CASE("an engine survives a fault of any kind at any time", "[faults]") {
         std::vector<float> got;
         bool struck = false;
         try {
-          engine = std::make_unique<Engine<SweepPolicies>>(model, options_for(c), values,
-                                                           SimPolicies::make_machine({c.vram_bytes, 1, false, false}, LaneSet::threads(), faults));
+          engine = std::make_unique<Engine<SweepPolicies>>(
+              model, options_for(c), values, SimPolicies::make_machine({c.vram_bytes, 1, false, false}, LaneSet::threads(), faults));
           got = run(*engine);
         } catch (Error const& e) {
           struck = true;

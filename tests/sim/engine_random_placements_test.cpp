@@ -99,7 +99,8 @@ TEST_CASE("random placements give the bits of the CPU", "[seeds]") {
       options.vram_bytes = (60 * KiB) << (seed % 7);
       PolicyValues<RandomPolicies> values;
       values.placement.seed = seed;
-      Engine<RandomPolicies> engine(model, options, std::move(values), SimPolicies::make_machine({options.vram_bytes, 1, false, false}, LaneSet::seeded(seed), nullptr));
+      Engine<RandomPolicies> engine(model, options, std::move(values),
+                                    SimPolicies::make_machine({options.vram_bytes, 1, false, false}, LaneSet::seeded(seed), nullptr));
       int n_caches = 0;
       for (PlanImage const& image : engine.plans().images) {
         CHECK(image.vram.total_bytes <= options.vram_bytes);

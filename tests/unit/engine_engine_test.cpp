@@ -199,7 +199,8 @@ TEST_CASE("host pages of a sequence go back when it ends") {
 TEST_CASE("a policy's answer that cannot be run is refused with the reason") {
   EngineOptions options = small();
   options.vram_bytes = 64 * KiB;
-  CHECK(error_of([&] { Engine<With<EverythingResident>>(open_golden("llama.f32.gguf"), options); }).code == std::nullopt);  // then the host computes
+  CHECK(error_of([&] { Engine<With<EverythingResident>>(open_golden("llama.f32.gguf"), options); }).code ==
+        std::nullopt);  // then the host computes
   Engine<With<EverythingResident>> engine(open_golden("llama.f32.gguf"), options);
   CHECK(engine.stats().vram_peak_bytes <= options.vram_bytes);
   options.vram_bytes = 16 * MiB;
@@ -312,7 +313,9 @@ TEST_CASE("policies that answer nonsense are refused, not believed") {
   });
   CHECK((!victim.code || victim.says("eviction policy", "3")));
   CHECK(error_of([] { Engine<CpuPolicies>(nullptr, small()); }).says("no model"));
-  CHECK(error_of([] { Engine<OneTierPolicies>(open_golden("llama.f32.gguf"), small(), {.token_tiers = {{1 << 30}, 0}}); }).says("1073741824"));
+  CHECK(error_of([] {
+          Engine<OneTierPolicies>(open_golden("llama.f32.gguf"), small(), {.token_tiers = {{1 << 30}, 0}});
+        }).says("1073741824"));
 }
 
 TEST_CASE("a step from within a callback of a step is refused") {

@@ -47,7 +47,8 @@ TEST_CASE("draws follow the softmax of logits over temperature") {
 
 TEST_CASE("top-k and top-p cut the tail") {
   std::vector<float> const logits{std::log(1.f), std::log(2.f), std::log(3.f), std::log(4.f)};
-  Sampler k({.temperature = 1, .top_k = 2, .seed = 1}), p({.temperature = 1, .top_p = 0.35f, .seed = 1}), wide({.temperature = 1, .top_p = 0.65f, .seed = 1});
+  Sampler k({.temperature = 1, .top_k = 2, .seed = 1}), p({.temperature = 1, .top_p = 0.35f, .seed = 1}),
+      wide({.temperature = 1, .top_p = 0.65f, .seed = 1});
   std::map<int, int> by_k, by_p, by_wide;
   for (int i = 0; i < 2000; ++i) {
     ++by_k[k.sample(logits)];

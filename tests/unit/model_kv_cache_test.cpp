@@ -21,7 +21,8 @@ TEST_CASE("layers in VRAM lie in the given room whole, without overlap; host lay
   ModelConfig const config = four_layers();
   std::int32_t const max_tokens = 2 * kv_page_tokens + 1;
   std::size_t vram_bytes = 0;
-  for (std::size_t l : {std::size_t{1}, std::size_t{2}}) vram_bytes += KvCache::page_bytes(config.layers[l].attention, DType::f16) * 2 * 3 * 2;
+  for (std::size_t l : {std::size_t{1}, std::size_t{2}})
+    vram_bytes += KvCache::page_bytes(config.layers[l].attention, DType::f16) * 2 * 3 * 2;
   std::vector<std::byte> vram(vram_bytes);
   KvCache kv(config, {max_tokens, 2}, {false, true, true, false}, vram.data());
   CHECK(kv.max_tokens() == 3 * kv_page_tokens);
@@ -41,7 +42,8 @@ TEST_CASE("layers in VRAM lie in the given room whole, without overlap; host lay
   }
   kv.reserve(0, 1);
   std::size_t const one_page = kv.host_bytes();
-  CHECK(one_page == 2 * (KvCache::page_bytes(config.layers[0].attention, DType::f16) + KvCache::page_bytes(config.layers[3].attention, DType::f16)));
+  CHECK(one_page ==
+        2 * (KvCache::page_bytes(config.layers[0].attention, DType::f16) + KvCache::page_bytes(config.layers[3].attention, DType::f16)));
   std::byte* const first = kv.tables(0)[0].k_pages[0];
   kv.reserve(0, kv_page_tokens);
   CHECK(kv.host_bytes() == one_page);

@@ -18,9 +18,11 @@ namespace {
 GgufFile open(char const* name) { return GgufFile::open(golden_path(name)); }
 
 /// Opens `name` with a key or tensor left out and others put in.
-Thrown refusal(char const* name, std::string const& dropped, std::function<void(GgufWriter&)> const& edit = [](GgufWriter&) {}) {
+Thrown refusal(
+    char const* name, std::string const& dropped, std::function<void(GgufWriter&)> const& edit = [](GgufWriter&) {}) {
   GgufFile const file = open(name);
-  std::vector<std::byte> const bytes = rewritten(file, [&](std::string_view n) { return n == dropped; }, edit);
+  std::vector<std::byte> const bytes = rewritten(
+      file, [&](std::string_view n) { return n == dropped; }, edit);
   return error_of([&] { Transformer{GgufFile::parse(bytes)}; });
 }
 
@@ -29,8 +31,11 @@ Thrown refusal(char const* name, std::string const& dropped, std::function<void(
 TEST_CASE("a copy without changes opens") { CHECK_FALSE(refusal("qwen3.f32.gguf", "").code); }
 
 TEST_CASE("architectures and scalings that nothing here runs are named") {
-  CHECK(refusal("llama.f32.gguf", "general.architecture", [](GgufWriter& w) { w.set("general.architecture", "mamba"); }).says("mamba", "llama", "gemma3"));
-  CHECK(refusal("llama.f32.gguf", "general.architecture", [](GgufWriter& w) { w.set("general.architecture", "mamba"); }).code == Errc::unsupported);
+  CHECK(refusal("llama.f32.gguf", "general.architecture", [](GgufWriter& w) {
+          w.set("general.architecture", "mamba");
+        }).says("mamba", "llama", "gemma3"));
+  CHECK(refusal("llama.f32.gguf", "general.architecture", [](GgufWriter& w) { w.set("general.architecture", "mamba"); }).code ==
+        Errc::unsupported);
   Thrown const yarn = refusal("qwen2.f32.gguf", "", [](GgufWriter& w) {
     w.set("qwen2.rope.scaling.type", "yarn");
     w.set("qwen2.rope.scaling.factor", 4.0f);
@@ -42,7 +47,8 @@ TEST_CASE("architectures and scalings that nothing here runs are named") {
 }
 
 TEST_CASE("missing keys and tensors are named") {
-  for (char const* key : {"llama.block_count", "llama.embedding_length", "llama.attention.head_count", "llama.context_length", "llama.attention.layer_norm_rms_epsilon"}) {
+  for (char const* key : {"llama.block_count", "llama.embedding_length", "llama.attention.head_count", "llama.context_length",
+                          "llama.attention.layer_norm_rms_epsilon"}) {
     Thrown const t = refusal("llama.f32.gguf", key);
     CHECK(t.code == Errc::not_found);
     CHECK(t.says(key));
@@ -62,24 +68,30 @@ TEST_CASE("numbers that cannot be are refused with their value") {
     char const* key;
     std::uint32_t value;
   };
-  for (Case const& c : {Case{"llama.block_count", 0}, Case{"llama.block_count", 1000000}, Case{"llama.attention.head_count", 0}, Case{"llama.embedding_length", 0},
-                        Case{"llama.context_length", 0}, Case{"llama.attention.head_count_kv", 3}, Case{"llama.rope.dimension_count", 7}}) {
+  for (Case const& c : {Case{"llama.block_count", 0}, Case{"llama.block_count", 1000000}, Case{"llama.attention.head_count", 0},
+                        Case{"llama.embedding_length", 0}, Case{"llama.context_length", 0}, Case{"llama.attention.head_count_kv", 3},
+                        Case{"llama.rope.dimension_count", 7}}) {
     INFO(c.key << " = " << c.value);
     Thrown const t = refusal("llama.f32.gguf", c.key, [&](GgufWriter& w) { w.set(c.key, c.value); });
     CHECK(t.code == Errc::bad_file);
   }
-  Thrown const eps = refusal("llama.f32.gguf", "llama.attention.layer_norm_rms_epsilon", [](GgufWriter& w) { w.set("llama.attention.layer_norm_rms_epsilon", -1.0f); });
+  Thrown const eps = refusal("llama.f32.gguf", "llama.attention.layer_norm_rms_epsilon",
+                             [](GgufWriter& w) { w.set("llama.attention.layer_norm_rms_epsilon", -1.0f); });
   CHECK(eps.code == Errc::bad_file);
   CHECK(eps.says("-1"));
-  CHECK(refusal("qwen3moe.f32.gguf", "qwen3moe.expert_used_count", [](GgufWriter& w) { w.set("qwen3moe.expert_used_count", std::uint32_t{99}); }).code == Errc::bad_file);
+  CHECK(refusal("qwen3moe.f32.gguf", "qwen3moe.expert_used_count", [](GgufWriter& w) {
+          w.set("qwen3moe.expert_used_count", std::uint32_t{99});
+        }).code == Errc::bad_file);
 }
 
 TEST_CASE("a tensor of another shape, or that nothing would read, is named") {
   std::vector<float> const values(64 * 96, 0.5f), three{1, 1, 1};
-  Thrown const shape = refusal("llama.f32.gguf", "output_norm.weight", [&](GgufWriter& w) { w.add_tensor("output_norm.weight", DType::f32, Shape(3), three); });
+  Thrown const shape = refusal("llama.f32.gguf", "output_norm.weight",
+                               [&](GgufWriter& w) { w.add_tensor("output_norm.weight", DType::f32, Shape(3), three); });
   CHECK(shape.code == Errc::bad_file);
   CHECK(shape.says("output_norm.weight", "[3]"));
-  Thrown const extra = refusal("llama.f32.gguf", "", [&](GgufWriter& w) { w.add_tensor("blk.0.attn_mystery.weight", DType::f32, Shape(64, 96), values); });
+  Thrown const extra =
+      refusal("llama.f32.gguf", "", [&](GgufWriter& w) { w.add_tensor("blk.0.attn_mystery.weight", DType::f32, Shape(64, 96), values); });
   CHECK(extra.code == Errc::unsupported);
   CHECK(extra.says("blk.0.attn_mystery.weight"));
 }
@@ -89,7 +101,8 @@ TEST_CASE("a type that nothing decodes is named with its tensor") {
   GgufTensor const& q = file.require_tensor("blk.0.attn_q.weight");
   REQUIRE(q.shape.cols() == 256);
   std::vector<std::byte> const bytes(std::size_t(q.shape.rows()) * block_bytes(DType::iq3_xxs));
-  Thrown const t = refusal("llama_k.mixed.gguf", "blk.0.attn_q.weight", [&](GgufWriter& w) { w.add_tensor("blk.0.attn_q.weight", DType::iq3_xxs, q.shape, bytes); });
+  Thrown const t = refusal("llama_k.mixed.gguf", "blk.0.attn_q.weight",
+                           [&](GgufWriter& w) { w.add_tensor("blk.0.attn_q.weight", DType::iq3_xxs, q.shape, bytes); });
   CHECK(t.code == Errc::unsupported);
   CHECK(t.says("iq3_xxs", "blk.0.attn_q.weight"));
 }
@@ -123,7 +136,8 @@ TEST_CASE("shards hold every tensor once, in order of use, aligned, without over
     std::size_t expected = 0;
     for (GgufTensor const& tensor : model.file().tensors()) expected += tensor.name == "rope_freqs.weight" ? 0 : tensor.data.size();
     std::size_t ropes = 0;
-    for (LayerConfig const& l : model.config().layers) ropes += model.config().rope_tables[std::size_t(l.attention.rope_table)].inv_freq.size() * sizeof(float);
+    for (LayerConfig const& l : model.config().layers)
+      ropes += model.config().rope_tables[std::size_t(l.attention.rope_table)].inv_freq.size() * sizeof(float);
     CHECK(in_file == expected + ropes);
   }
 }
@@ -136,5 +150,6 @@ TEST_CASE("Gemma 3: five local layers before each global one, with a rope base o
     CHECK((a.window == 0) == global);
     CHECK(a.rope_table == (global ? 0 : 1));
   }
-  CHECK(model.config().rope_tables[1].inv_freq[1] == Approx(std::pow(10000.0, -2.0 / double(2 * model.config().rope_tables[1].inv_freq.size()))));
+  CHECK(model.config().rope_tables[1].inv_freq[1] ==
+        Approx(std::pow(10000.0, -2.0 / double(2 * model.config().rope_tables[1].inv_freq.size()))));
 }

@@ -15,7 +15,8 @@ struct Extent {
 
 /// Everything a plan has in VRAM, in one list.
 std::vector<Extent> extents(VramLayout const& l, ShardPlan const& p, std::vector<Shard> const& shards) {
-  std::vector<Extent> out{{0, p.state_bytes}, {l.ring_offset, l.ring_offset + l.ring_bytes}, {l.scratch_offset, l.scratch_offset + l.scratch_bytes}};
+  std::vector<Extent> out{
+      {0, p.state_bytes}, {l.ring_offset, l.ring_offset + l.ring_bytes}, {l.scratch_offset, l.scratch_offset + l.scratch_bytes}};
   if (l.cache_bytes > 0) out.push_back({l.cache_offset, l.cache_offset + l.cache_bytes});
   for (std::size_t s = 0; s < shards.size(); ++s) {
     if (l.resident[s] != VramLayout::none) out.push_back({l.resident[s], l.resident[s] + shards[s].bytes});

@@ -16,11 +16,12 @@ template <class Result, class... Args>
 class FunctionRef<Result(Args...)> {
  public:
   template <class F>
-    requires(!std::same_as<std::remove_cvref_t<F>, FunctionRef>) && std::is_invocable_r_v<Result, F&, Args...>
-  FunctionRef(F&& callable) noexcept
-      : object_(const_cast<void*>(static_cast<void const*>(std::addressof(callable)))), call_([](void* object, Args... args) -> Result {
-          return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
-        }) {}
+  requires(!std::same_as<std::remove_cvref_t<F>, FunctionRef>) && std::is_invocable_r_v<Result, F&, Args...> FunctionRef(
+                                                                      F&& callable) noexcept
+      : object_(const_cast<void*>(static_cast<void const*>(std::addressof(callable)))),
+  call_([](void* object, Args... args) -> Result {
+    return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
+  }) {}
   Result operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
 
  private:

@@ -17,8 +17,8 @@ void append(std::string& out, Bool value) {
   out += value ? "true" : "false";
 }
 template <class T>
-  requires((std::integral<T> || std::floating_point<T>) && !std::same_as<T, bool> && !std::same_as<T, char>)
-void append(std::string& out, T value) {
+requires((std::integral<T> || std::floating_point<T>)&&!std::same_as<T, bool> && !std::same_as<T, char>) void append(std::string& out,
+                                                                                                                     T value) {
   char digits[64];
   std::to_chars_result result{};
   if constexpr (std::integral<T>) {

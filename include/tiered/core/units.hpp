@@ -41,10 +41,14 @@ inline std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   double factor = 1;
   if (!suffix.empty() && suffix != "B" && suffix != "b") {
     switch (suffix.front()) {
-      case 'k': case 'K': factor = double(KiB); break;
-      case 'm': case 'M': factor = double(MiB); break;
-      case 'g': case 'G': factor = double(GiB); break;
-      case 't': case 'T': factor = double(GiB) * 1024; break;
+      case 'k':
+      case 'K': factor = double(KiB); break;
+      case 'm':
+      case 'M': factor = double(MiB); break;
+      case 'g':
+      case 'G': factor = double(GiB); break;
+      case 't':
+      case 'T': factor = double(GiB) * 1024; break;
       default: return std::nullopt;
     }
     suffix.remove_prefix(1);

@@ -28,7 +28,9 @@ class Logits {
  public:
   Logits(std::span<float const> values, std::int32_t vocab_size) : values_(values), vocab_size_(vocab_size) {}
   std::int32_t n_rows() const { return std::int32_t(values_.size() / std::size_t(vocab_size_)); }
-  std::span<float const> row(std::int32_t i) const { return values_.subspan(std::size_t(i) * std::size_t(vocab_size_), std::size_t(vocab_size_)); }
+  std::span<float const> row(std::int32_t i) const {
+    return values_.subspan(std::size_t(i) * std::size_t(vocab_size_), std::size_t(vocab_size_));
+  }
 
  private:
   std::span<float const> values_;
@@ -48,7 +50,7 @@ class CancelToken {
 };
 
 struct EngineStats {
-  std::size_t vram_peak_bytes = 0;    ///< most that was ever taken of the device's memory
+  std::size_t vram_peak_bytes = 0;  ///< most that was ever taken of the device's memory
   std::size_t vram_budget_bytes = 0;
   std::size_t host_kv_bytes = 0;
   ExpertCache::Counters experts;
@@ -118,7 +120,9 @@ class EngineCore {
 /// before the failed block, weights are brought again. Used from one thread, but for the CancelToken.
 template <class P = CpuPolicies, class M = Transformer>
 class Engine {
-  static_assert(EnginePolicies<P>, "P is no policy bundle: see the table in engine/policies.hpp; a static_assert on the concept of the member that you replaced says why");
+  static_assert(EnginePolicies<P>,
+                "P is no policy bundle: see the table in engine/policies.hpp; a static_assert on the concept of the member that you "
+                "replaced says why");
   static_assert(Model<M>, "M is no model: see model/model.hpp");
 
  public:
@@ -140,9 +144,9 @@ class Engine {
     if (plans.vram_bytes > 0) vram = Buffer(machine_.device->memory(), plans.vram_bytes, weight_alignment);
     core_ = std::make_unique<detail::EngineCore>(
         options, std::move(plans),
-        detail::EngineCore::Parts{ModelRef(*model_), &model_->config(), model_->table(), std::move(weights), Side(host_device, *machine_.host),
-                                  Side(first_gpu, *machine_.device), CopyLane(*machine_.copy), machine_.lanes.get(), std::move(vram),
-                                  AnyEviction(std::move(values_.eviction)), traces});
+        detail::EngineCore::Parts{ModelRef(*model_), &model_->config(), model_->table(), std::move(weights),
+                                  Side(host_device, *machine_.host), Side(first_gpu, *machine_.device), CopyLane(*machine_.copy),
+                                  machine_.lanes.get(), std::move(vram), AnyEviction(std::move(values_.eviction)), traces});
   }
 
   /// Assigning would end what still works for the old one: end it first.

@@ -17,13 +17,13 @@ namespace tiered {
 inline constexpr std::int32_t typical_context = 4096;
 
 struct EngineOptions {
-  std::size_t vram_bytes = 0;       ///< the budget: never passed
-  std::int32_t max_context = 0;     ///< of a sequence, in tokens; 0: the smaller of the trained length and 32,768
-  std::int32_t n_sequences = 1;     ///< at once
-  int n_threads = 0;                ///< see MachineOptions
+  std::size_t vram_bytes = 0;                               ///< the budget: never passed
+  std::int32_t max_context = 0;                             ///< of a sequence, in tokens; 0: the smaller of the trained length and 32,768
+  std::int32_t n_sequences = 1;                             ///< at once
+  int n_threads = 0;                                        ///< see MachineOptions
   HardwareProfile hardware = HardwareProfile::simulated();  ///< what plans are estimated with
   bool f32_activations = false;
-  DType kv_type = DType::f16;       ///< of keys and values: f16, or f32 for comparison
+  DType kv_type = DType::f16;  ///< of keys and values: f16, or f32 for comparison
   /// Called after each block of a long step with rows done and in all; must not throw; null: nobody listens.
   void (*progress)(void* context, std::int32_t done, std::int32_t total) = nullptr;
   void* progress_context = nullptr;
@@ -48,7 +48,8 @@ void check_device_memory(std::size_t budget_bytes, std::size_t capacity_bytes);
 Capabilities capabilities_of(KernelTable const& host, KernelTable const& device, DType kv_type);
 
 /// make_plans with the model and the policies as functions: scratch that a step takes at most, and plans of all token tiers.
-EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOptions const& options, KernelTable const& host, KernelTable const& device,
+EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOptions const& options, KernelTable const& host,
+                       KernelTable const& device,
                        FunctionRef<std::size_t(ScratchMeter& meter, std::int32_t n_rows, std::int32_t n_outputs)> measure,
                        FunctionRef<std::vector<TierPlan>(ShardTable const&, PlannerInput const&)> plan);
 
@@ -58,11 +59,15 @@ EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOption
 /// a kernel is not given what needs it.
 /// Errors  Errc::unsupported (a type without kernels), over_budget or precondition (an answer of a policy that cannot be run).
 template <EnginePolicies P, Model M>
-EnginePlans make_plans(M const& model, EngineOptions const& options, PolicyValues<P> const& values, KernelTable const& host, KernelTable const& device) {
+EnginePlans make_plans(M const& model, EngineOptions const& options, PolicyValues<P> const& values, KernelTable const& host,
+                       KernelTable const& device) {
   typename P::Cost cost = values.cost;
   if constexpr (requires { cost.hardware = options.hardware; }) cost.hardware = options.hardware;  // one machine for costs and estimates
-  if constexpr (requires { cost.capabilities = Capabilities{}; }) cost.capabilities = detail::capabilities_of(host, device, options.kv_type);
-  auto const measure = [&](ScratchMeter& meter, std::int32_t n_rows, std::int32_t n_outputs) { return meter.measure(model, n_rows, n_outputs); };
+  if constexpr (requires { cost.capabilities = Capabilities{}; })
+    cost.capabilities = detail::capabilities_of(host, device, options.kv_type);
+  auto const measure = [&](ScratchMeter& meter, std::int32_t n_rows, std::int32_t n_outputs) {
+    return meter.measure(model, n_rows, n_outputs);
+  };
   auto const plan = [&](ShardTable const& table, PlannerInput const& input) {
     return plan_tiers(values.placement, values.prefetch, cost, options.hardware, table, input, values.token_tiers.bounds());
   };

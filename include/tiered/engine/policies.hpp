@@ -37,8 +37,7 @@ namespace tiered {
 /// and `static Machine make_machine(MachineOptions const&)`, which makes the two backends and the copy engine.
 /// Derive from a bundle and name the members that are yours.
 template <class P>
-concept EnginePolicies =
-    HostWeights<typename P::HostMemory> && Backend<typename P::HostBackend> && Backend<typename P::DeviceBackend> &&
+concept EnginePolicies = HostWeights<typename P::HostMemory> && Backend<typename P::HostBackend> && Backend<typename P::DeviceBackend> &&
     CopyEngine<typename P::Copy> && CostModel<typename P::Cost> && PlacementPolicy<typename P::Placement> &&
     PrefetchPolicy<typename P::Prefetch> && TokenTierPolicy<typename P::TokenTiers> && EvictionPolicy<typename P::Eviction> &&
     TracePolicy<typename P::Trace>;

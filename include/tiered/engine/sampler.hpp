@@ -54,9 +54,12 @@ class Sampler {
       if (logits[i] == logits[i] && (allowed.empty() || allowed[i] != 0)) candidates_.push_back({logits[i], std::int32_t(i)});
     }
     if (candidates_.empty()) throw Error(Errc::device, "no allowed token has a logit that is a number");
-    std::size_t const n = options_.temperature == 0 ? 1 : options_.top_k > 0 ? std::min(candidates_.size(), std::size_t(options_.top_k)) : candidates_.size();
+    std::size_t const n = options_.temperature == 0 ? 1
+                          : options_.top_k > 0      ? std::min(candidates_.size(), std::size_t(options_.top_k))
+                                                    : candidates_.size();
     auto const middle = candidates_.begin() + std::ptrdiff_t(n);
-    std::partial_sort(candidates_.begin(), middle, candidates_.end(), [](Candidate a, Candidate b) { return a.value > b.value || (a.value == b.value && a.token < b.token); });
+    std::partial_sort(candidates_.begin(), middle, candidates_.end(),
+                      [](Candidate a, Candidate b) { return a.value > b.value || (a.value == b.value && a.token < b.token); });
     candidates_.erase(middle, candidates_.end());
     return options_.temperature == 0 ? candidates_.front().token : draw();
   }

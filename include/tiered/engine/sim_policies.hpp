@@ -19,7 +19,8 @@ struct SimPolicies : CpuPolicies {
   static Machine<HostBackend, DeviceBackend, Copy> make_machine(MachineOptions const& o);
 
   /// With lanes that replay by seed (LaneSet::seeded), and faults.
-  static Machine<HostBackend, DeviceBackend, Copy> make_machine(MachineOptions const& o, std::shared_ptr<LaneSet> lanes, std::shared_ptr<Faults> faults);
+  static Machine<HostBackend, DeviceBackend, Copy> make_machine(MachineOptions const& o, std::shared_ptr<LaneSet> lanes,
+                                                                std::shared_ptr<Faults> faults);
 };
 
 }  // namespace tiered

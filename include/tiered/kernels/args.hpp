@@ -21,7 +21,7 @@ enum class Gating : std::uint8_t { softmax, sigmoid };
 
 /// out[t, :] = scale * table[tokens[t], :].
 struct EmbedArgs {
-  void const* table = nullptr;  ///< [vocab_size, dim] in the dtype of the table entry
+  void const* table = nullptr;           ///< [vocab_size, dim] in the dtype of the table entry
   std::int32_t const* tokens = nullptr;  ///< [n_rows], each in [0, vocab_size)
   float* out = nullptr;                  ///< [n_rows, dim]
   std::int32_t n_rows = 0, dim = 0;
@@ -51,7 +51,7 @@ struct MatmulArgs {
   float const* bias = nullptr;  ///< [rows] or null
   float* y = nullptr;           ///< [n_tokens, rows], rows y_stride apart
   std::int32_t n_tokens = 0, rows = 0, dim = 0;
-  std::int64_t y_stride = 0;    ///< elements; >= rows
+  std::int64_t y_stride = 0;  ///< elements; >= rows
 };
 
 /// Rotary positions, in place. Pair i of a head turns by positions[t] * inv_freq[i]; theta, Llama-3 factors, linear and other
@@ -97,7 +97,7 @@ struct AttentionArgs {
   float* log_sum_exp = nullptr;     ///< [n_tokens, n_heads] or null: natural logarithm of the softmax denominator
   std::byte* workspace = nullptr;   ///< attention_workspace_bytes(...)
   std::int32_t n_tokens = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, page_tokens = 0;
-  std::int32_t max_position = 0;    ///< the largest position among rows
+  std::int32_t max_position = 0;  ///< the largest position among rows
   std::int32_t window = 0;
   float scale = 1;
 };
@@ -153,9 +153,9 @@ struct RouteArgs {
 
 /// One expert and the slots that go through it; a slot is token * n_used + place.
 struct ExpertGroup {
-  void const* gate = nullptr;  ///< [hidden_dim, dim]
-  void const* up = nullptr;    ///< [hidden_dim, dim]
-  void const* down = nullptr;  ///< [dim, hidden_dim]
+  void const* gate = nullptr;     ///< [hidden_dim, dim]
+  void const* up = nullptr;       ///< [hidden_dim, dim]
+  void const* down = nullptr;     ///< [dim, hidden_dim]
   std::int32_t first = 0, n = 0;  ///< range in ExpertsArgs::slots
 };
 
@@ -168,13 +168,14 @@ struct ExpertsArgs {
   std::int32_t const* slots = nullptr;  ///< slot numbers, by group
   std::byte* workspace = nullptr;       ///< experts_workspace_bytes(...)
   std::int32_t n_groups = 0, n_tokens = 0, n_used = 0, dim = 0, hidden_dim = 0;
-  std::int32_t n_slots = 0;             ///< sum of the groups' n
+  std::int32_t n_slots = 0;  ///< sum of the groups' n
   DType gate_type{}, up_type{}, down_type{};
   Activation activation = Activation::silu;
 };
 
 /// Quantised x of all tokens, and gate, up and quantised product of all slots.
-TIERED_HD constexpr std::size_t experts_workspace_bytes(std::int32_t n_tokens, std::int32_t n_slots, std::int32_t dim, std::int32_t hidden_dim) {
+TIERED_HD constexpr std::size_t experts_workspace_bytes(std::int32_t n_tokens, std::int32_t n_slots, std::int32_t dim,
+                                                        std::int32_t hidden_dim) {
   // A quantised row takes 40 bytes for 32 elements (5/4 of its elements); ends are rounded up to 64 bytes.
   std::size_t const x = (std::size_t(dim) * 5 / 4 + 64) * std::size_t(n_tokens);
   std::size_t const h = (std::size_t(hidden_dim) * 8 + std::size_t(hidden_dim) * 5 / 4 + 128) * std::size_t(n_slots);

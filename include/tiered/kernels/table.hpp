@@ -27,7 +27,7 @@ struct KernelTable {
   Kernel<QuantizeArgs> quantize = nullptr;
   Kernel<RmsNormArgs> rms_norm = nullptr;
   Kernel<RopeArgs> rope = nullptr;
-  Kernel<KvWriteArgs> kv_write[n_file_dtypes] = {};    ///< by type of keys and values: f16, f32
+  Kernel<KvWriteArgs> kv_write[n_file_dtypes] = {};     ///< by type of keys and values: f16, f32
   Kernel<AttentionArgs> attention[n_file_dtypes] = {};  ///< likewise
   Kernel<GatedArgs> gated = nullptr;
   Kernel<AddArgs> add = nullptr;
@@ -36,7 +36,9 @@ struct KernelTable {
   Kernel<ExpertsArgs> experts = nullptr;  ///< for every mix of types whose matmul is not null
   Kernel<CombineArgs> combine = nullptr;
 
-  constexpr bool supports(DType weights) const { return std::uint32_t(weights) < n_file_dtypes && matmul[std::uint32_t(weights)] != nullptr; }
+  constexpr bool supports(DType weights) const {
+    return std::uint32_t(weights) < n_file_dtypes && matmul[std::uint32_t(weights)] != nullptr;
+  }
 };
 
 }  // namespace tiered

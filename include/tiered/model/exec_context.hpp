@@ -31,7 +31,7 @@ struct ExpertsRequest {
   std::int32_t layer = 0;
   LayerConfig const* config = nullptr;
   Activation activation = Activation::silu;
-  float const* x = nullptr;         ///< [n_rows, dim], normed
+  float const* x = nullptr;           ///< [n_rows, dim], normed
   std::int32_t const* ids = nullptr;  ///< [n_rows, n_experts_used], ascending in a row
   float const* weights = nullptr;     ///< [n_rows, n_experts_used]
 };
@@ -45,12 +45,12 @@ class ExecContext {
   virtual ~ExecContext() = default;
 
   std::int32_t n_rows() const { return n_rows_; }
-  std::int32_t n_outputs() const { return n_outputs_; }          ///< rows of this chunk whose logits are wanted
-  float* hidden() const { return hidden_; }                      ///< [n_rows, dim]: the residual stream
-  std::int32_t const* tokens() const { return tokens_; }         ///< [n_rows]
-  std::int32_t const* positions() const { return positions_; }   ///< [n_rows]
-  std::int32_t const* outputs() const { return outputs_; }       ///< [n_outputs]: row numbers within this chunk
-  float* logits() const { return logits_; }                      ///< [n_outputs, vocab_size]
+  std::int32_t n_outputs() const { return n_outputs_; }         ///< rows of this chunk whose logits are wanted
+  float* hidden() const { return hidden_; }                     ///< [n_rows, dim]: the residual stream
+  std::int32_t const* tokens() const { return tokens_; }        ///< [n_rows]
+  std::int32_t const* positions() const { return positions_; }  ///< [n_rows]
+  std::int32_t const* outputs() const { return outputs_; }      ///< [n_outputs]: row numbers within this chunk
+  float* logits() const { return logits_; }                     ///< [n_outputs, vocab_size]
 
   /// `n` elements that live until the step returns; what is in them is undefined.
   template <class T>

@@ -18,8 +18,8 @@ namespace tiered {
 struct Architecture {
   std::string_view name;
   ModelConfig (*read)(GgufFile const&);
-  bool head_norms = false;  ///< needs attn_q_norm and attn_k_norm
-  bool post_norms = false;  ///< needs post_attention_norm and post_ffw_norm
+  bool head_norms = false;    ///< needs attn_q_norm and attn_k_norm
+  bool post_norms = false;    ///< needs post_attention_norm and post_ffw_norm
   bool rope_factors = false;  ///< reads rope_freqs.weight
 };
 
@@ -39,7 +39,8 @@ inline Architecture const& find_architecture(GgufFile const& file) {
     if (a.name == wanted) return a;
     known += concat(known.empty() ? "" : ", ", a.name);
   }
-  throw Error(Errc::unsupported, concat(file.path(), ": architecture \"", tiered::detail::printable(wanted), "\" is not supported; supported: ", known));
+  throw Error(Errc::unsupported,
+              concat(file.path(), ": architecture \"", tiered::detail::printable(wanted), "\" is not supported; supported: ", known));
 }
 
 }  // namespace tiered

@@ -53,11 +53,11 @@ struct Shard {
   ShardId id{};
   std::int32_t layer = 0;  ///< -1 for embedding, n_layers for output
   ShardKind kind{};
-  std::size_t bytes = 0;     ///< with the gaps of alignment
-  std::int32_t n_rows = 0;   ///< rows of all its weights; it may be streamed in row ranges (experts go whole)
-  Range weights;             ///< WeightIds
-  std::int32_t expert = -1;  ///< number within the layer
-  double macs_per_token = 0;     ///< multiply-adds for one row that goes through it
+  std::size_t bytes = 0;       ///< with the gaps of alignment
+  std::int32_t n_rows = 0;     ///< rows of all its weights; it may be streamed in row ranges (experts go whole)
+  Range weights;               ///< WeightIds
+  std::int32_t expert = -1;    ///< number within the layer
+  double macs_per_token = 0;   ///< multiply-adds for one row that goes through it
   double use_probability = 1;  ///< that one token needs it: n_experts_used / n_experts for an expert
   std::uint64_t dtypes = 0;    ///< dtype_bit of every matrix in it: what a device must have products for
 };
@@ -66,8 +66,8 @@ struct Shard {
 struct LayerState {
   std::size_t bytes_per_token = 0, bytes_per_sequence = 0;
   std::size_t elems_per_token = 0;  ///< keys and values; how many bytes they take, the engine's KV type says
-  double macs_per_position = 0;  ///< multiply-adds for one row and one position it attends to
-  std::int32_t window = 0;       ///< positions that matter, 0: all
+  double macs_per_position = 0;     ///< multiply-adds for one row and one position it attends to
+  std::int32_t window = 0;          ///< positions that matter, 0: all
 };
 
 /// One pass over a layer's weights: rows that go through it, positions kept by all sequences together, and how many those are.

@@ -29,7 +29,8 @@ struct ActivationLayout {
 };
 
 /// `step_bytes`: what ScratchMeter says for limits.chunk rows; `kv_table_bytes`: page lists of the layers whose KV is there.
-inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLimits limits, std::size_t step_bytes, std::size_t kv_table_bytes) {
+inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLimits limits, std::size_t step_bytes,
+                                               std::size_t kv_table_bytes) {
   ActivationLayout l{};
   auto const take = [&](std::size_t n, std::size_t elem_bytes) {
     std::size_t const at = l.total_bytes;

@@ -24,7 +24,8 @@ class ByteRing {
   /// Takes [offset, offset + bytes); appends to `after` what a copy into it must wait for.
   /// Errors  Errc::precondition if the range leaves the ring or overlaps a live one.
   Handle producer_acquire(std::size_t offset, std::size_t bytes, std::vector<Ticket>& after) {
-    if (offset > bytes_ || bytes > bytes_ - offset) throw Error(Errc::precondition, concat("ring range ", offset, " + ", bytes, " leaves a ring of ", bytes_));
+    if (offset > bytes_ || bytes > bytes_ - offset)
+      throw Error(Errc::precondition, concat("ring range ", offset, " + ", bytes, " leaves a ring of ", bytes_));
     std::size_t const end = offset + bytes;
     for (Range const& r : ranges_) {
       if (r.begin < end && offset < r.end && r.live) {

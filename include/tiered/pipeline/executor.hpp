@@ -25,7 +25,8 @@ namespace tiered {
 class ModelRef {
  public:
   template <Model M>
-  explicit ModelRef(M const& model) : model_(&model), run_([](void const* m, Step s, ExecContext& c) { static_cast<M const*>(m)->run(s, c); }) {}
+  explicit ModelRef(M const& model)
+      : model_(&model), run_([](void const* m, Step s, ExecContext& c) { static_cast<M const*>(m)->run(s, c); }) {}
   void run(Step step, ExecContext& ctx) const { run_(model_, step, ctx); }
 
  private:

@@ -22,7 +22,7 @@ struct ExpertsEnvironment {
   ShardTable table;
   ModelConfig const* config = nullptr;
   Side host, device;
-  CopyLane* copy = nullptr;  ///< the executor's own: it knows the newest copy
+  CopyLane* copy = nullptr;          ///< the executor's own: it knows the newest copy
   std::byte* host_base = nullptr;    ///< activations of the host
   std::byte* device_base = nullptr;  ///< activations of the device; null where the plan does not use it
   ActivationLayout const* layout = nullptr;

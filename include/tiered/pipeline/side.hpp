@@ -19,7 +19,8 @@ class Side {
  public:
   Side() = default;
   template <Backend B>
-  Side(DeviceId device, B& backend) : device_(device), kernels_(&backend.kernels()), queue_(backend.queue()), backend_(&backend), calls_(&calls_of<B>) {}
+  Side(DeviceId device, B& backend)
+      : device_(device), kernels_(&backend.kernels()), queue_(backend.queue()), backend_(&backend), calls_(&calls_of<B>) {}
 
   DeviceId device() const { return device_; }
   KernelTable const& kernels() const { return *kernels_; }
@@ -41,21 +42,20 @@ class Side {
     std::optional<TimeSpan> (*times)(void*, Ticket, Ticket);
   };
   template <class B>
-  static constexpr Calls calls_of{
-      [](void* b) { return static_cast<B*>(b)->record(); },
-      [](void* b, Ticket t) { static_cast<B*>(b)->wait_for(t); },
-      [](void* b) { static_cast<B*>(b)->synchronize(); },
-      [](void* b) {
-        if constexpr (requires(B& x) { x.recover(); }) {
-          static_cast<B*>(b)->recover();
-        } else {
-          static_cast<B*>(b)->synchronize();
-        }
-      },
-      [](void* b, Ticket from, Ticket to) -> std::optional<TimeSpan> {
-        if constexpr (requires(B& x) { x.times(from, to); }) return static_cast<B*>(b)->times(from, to);
-        return std::nullopt;
-      }};
+  static constexpr Calls calls_of{[](void* b) { return static_cast<B*>(b)->record(); },
+                                  [](void* b, Ticket t) { static_cast<B*>(b)->wait_for(t); },
+                                  [](void* b) { static_cast<B*>(b)->synchronize(); },
+                                  [](void* b) {
+                                    if constexpr (requires(B & x) { x.recover(); }) {
+                                      static_cast<B*>(b)->recover();
+                                    } else {
+                                      static_cast<B*>(b)->synchronize();
+                                    }
+                                  },
+                                  [](void* b, Ticket from, Ticket to) -> std::optional<TimeSpan> {
+                                    if constexpr (requires(B & x) { x.times(from, to); }) return static_cast<B*>(b)->times(from, to);
+                                    return std::nullopt;
+                                  }};
 
   DeviceId device_;
   KernelTable const* kernels_ = nullptr;
@@ -91,10 +91,10 @@ class CopyLane {
       [](void* c, std::span<CopyPiece const> pieces, std::span<Ticket const> after) { return static_cast<C*>(c)->submit(pieces, after); },
       [](void* c, Ticket t) { static_cast<C*>(c)->wait(t); },
       [](void* c) {
-        if constexpr (requires(C& x) { x.recover(); }) static_cast<C*>(c)->recover();
+        if constexpr (requires(C & x) { x.recover(); }) static_cast<C*>(c)->recover();
       },
       [](void* c, Ticket from, Ticket to) -> std::optional<TimeSpan> {
-        if constexpr (requires(C& x) { x.times(from, to); }) return static_cast<C*>(c)->times(from, to);
+        if constexpr (requires(C & x) { x.times(from, to); }) return static_cast<C*>(c)->times(from, to);
         return std::nullopt;
       }};
 

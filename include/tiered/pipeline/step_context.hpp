@@ -58,7 +58,8 @@ class StepContext : public ExecContext {
 /// Runs steps without launching anything and says how much scratch they take.
 class ScratchMeter final : public StepContext {
  public:
-  ScratchMeter(ShardTable table, KernelTable const& kernels, std::int32_t max_context) : table_(table), kernel_table_(&kernels), max_context_(max_context) {}
+  ScratchMeter(ShardTable table, KernelTable const& kernels, std::int32_t max_context)
+      : table_(table), kernel_table_(&kernels), max_context_(max_context) {}
 
   /// Most scratch that any step of the model takes for n_rows rows, n_outputs of which want logits.
   template <Model M>

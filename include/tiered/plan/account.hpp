@@ -15,10 +15,10 @@ struct ShardPlan {
   std::vector<float> state_in_vram;
   std::size_t ring_bytes = 0, cache_bytes = 0, scratch_bytes = 0;
   std::size_t resident_bytes = 0, state_bytes = 0;  ///< weights at home in VRAM; layer states there
-  std::size_t vram_bytes = 0;       ///< sum of all five; 0 where the device does nothing
-  std::size_t shortfall_bytes = 0;  ///< what is missing to the budget: such a plan cannot run
-  std::int32_t chunk_tokens = 0;    ///< rows that go through a step at once: scratch is for these
-  std::int32_t block_tokens = 0;    ///< rows that go through a layer before any goes to the next; a multiple of chunk_tokens
+  std::size_t vram_bytes = 0;                       ///< sum of all five; 0 where the device does nothing
+  std::size_t shortfall_bytes = 0;                  ///< what is missing to the budget: such a plan cannot run
+  std::int32_t chunk_tokens = 0;                    ///< rows that go through a step at once: scratch is for these
+  std::int32_t block_tokens = 0;  ///< rows that go through a layer before any goes to the next; a multiple of chunk_tokens
   bool operator==(ShardPlan const&) const = default;
 };
 
@@ -36,7 +36,9 @@ class VramAccount {
     if (!request_->fixed_state_in_vram.empty()) return double(request_->fixed_state_in_vram[layer]) >= share;
     return try_bytes(std::size_t(share * double(request_->state_bytes(layer))));
   }
-  bool try_bytes(std::size_t bytes) { return used_ <= request_->budget.vram_bytes && round_up(bytes) <= free_bytes() && (used_ += round_up(bytes), true); }
+  bool try_bytes(std::size_t bytes) {
+    return used_ <= request_->budget.vram_bytes && round_up(bytes) <= free_bytes() && (used_ += round_up(bytes), true);
+  }
   void add_bytes(std::size_t bytes) { used_ = sum(used_, round_up(bytes)); }  ///< make_plan: counts what does not fit, too
   void add_state(std::size_t layer, double share) { add_bytes(std::size_t(share * double(request_->state_bytes(layer)))); }
   /// To whole units of weight_alignment; sizes that no memory has stay as large as can be, here and in sums.

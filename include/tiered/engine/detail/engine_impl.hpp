@@ -49,8 +49,17 @@ EngineCore::~EngineCore() { executor_.recover(); }
 ExecutorParts EngineCore::executor_parts() {
   ShardTable table = parts_.table;
   table.weights = parts_.weights;
-  return {table, parts_.config, parts_.host, parts_.device, parts_.copy, parts_.vram.data(),
-          host_activations_.data(), &kv_, &cache_, parts_.traces ? &trace_log_ : nullptr, &cancel_.flag()};
+  return {table,
+          parts_.config,
+          parts_.host,
+          parts_.device,
+          parts_.copy,
+          parts_.vram.data(),
+          host_activations_.data(),
+          &kv_,
+          &cache_,
+          parts_.traces ? &trace_log_ : nullptr,
+          &cancel_.flag()};
 }
 
 EngineStats EngineCore::stats() const {
@@ -67,7 +76,8 @@ Sequence EngineCore::new_sequence() {
     slot = {SequenceId{++sequences_->last_id}, 0, true, true};
     return Sequence(sequences_, slot.id);
   }
-  throw Error(Errc::precondition, concat("all ", sequences_->slots.size(), " sequences of this engine are in use: see EngineOptions::n_sequences"));
+  throw Error(Errc::precondition,
+              concat("all ", sequences_->slots.size(), " sequences of this engine are in use: see EngineOptions::n_sequences"));
 }
 
 Batch EngineCore::rows_behind(Sequence const& sequence, std::span<std::int32_t const> tokens) {
@@ -86,12 +96,16 @@ void EngineCore::check(Batch const& batch) const {
   for (Row const& r : batch.rows) {
     std::size_t const slot = std::size_t(sequences_->find(r.sequence));
     std::int32_t const expected = next[slot] < 0 ? sequences_->slots[slot].length : next[slot];
-    if (r.position != expected) throw Error(Errc::precondition, concat("sequence ", std::uint32_t(r.sequence), " goes on at position ", expected, ", the batch has ", r.position));
-    if (r.token < 0 || r.token >= parts_.config->vocab_size) throw Error(Errc::precondition, concat("token ", r.token, " is outside of a vocabulary of ", parts_.config->vocab_size));
+    if (r.position != expected)
+      throw Error(Errc::precondition,
+                  concat("sequence ", std::uint32_t(r.sequence), " goes on at position ", expected, ", the batch has ", r.position));
+    if (r.token < 0 || r.token >= parts_.config->vocab_size)
+      throw Error(Errc::precondition, concat("token ", r.token, " is outside of a vocabulary of ", parts_.config->vocab_size));
     next[slot] = expected + 1;
   }
   for (std::int32_t end : next) {
-    if (end > plans_.max_context) throw Error(Errc::over_budget, concat("a sequence of ", end, " tokens does not fit a context of ", plans_.max_context));
+    if (end > plans_.max_context)
+      throw Error(Errc::over_budget, concat("a sequence of ", end, " tokens does not fit a context of ", plans_.max_context));
   }
 }
 
@@ -122,7 +136,8 @@ void EngineCore::copy_ahead() noexcept {
   }
 }
 
-Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)> select, FunctionRef<void(Action const&, double, double)> record) {
+Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)> select,
+                        FunctionRef<void(Action const&, double, double)> record) {
   expects(!in_step_, "step() is not called from within a callback of a step");
   check(batch);
   struct Busy {
@@ -154,7 +169,8 @@ Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)>
       // What follows is known within a step; after one, decode is followed by decode. Anything else would copy for nothing.
       PlanImage const* const next = left.empty() ? &plans_.images.front() : &image_for(select(int(left.size())));
       if (next == &image) copy_ahead();
-      if (options_.progress != nullptr) options_.progress(options_.progress_context, std::int32_t(batch.rows.size() - left.size()), std::int32_t(batch.rows.size()));
+      if (options_.progress != nullptr)
+        options_.progress(options_.progress_context, std::int32_t(batch.rows.size() - left.size()), std::int32_t(batch.rows.size()));
     }
   } catch (std::bad_alloc const&) {
     executor_.recover();

@@ -33,9 +33,12 @@ inline void check_capabilities(ShardTable const& table, KernelTable const& kerne
     bool const ok = kind == ShardKind::embedding ? kernels.embed[std::uint32_t(w.dtype)] != nullptr : kernels.supports(w.dtype);
     DType const takes = kernels.activation[std::uint32_t(w.dtype)];
     if (ok && takes != DType::f32 && takes != DType::act_q8) {
-      throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels take activations in ", name(takes), ", which nothing here quantises to"));
+      throw Error(Errc::unsupported,
+                  concat("the ", kernels.name, " kernels take activations in ", name(takes), ", which nothing here quantises to"));
     }
-    if (!ok) throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels have no ", kind == ShardKind::embedding ? "look-up" : "product", " for type ", name(w.dtype)));
+    if (!ok)
+      throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels have no ", kind == ShardKind::embedding ? "look-up" : "product",
+                                            " for type ", name(w.dtype)));
   }
 }
 
@@ -58,8 +61,9 @@ inline bool splits(Schedule const& schedule, ShardTable const& table, ShardKind 
 
 void check_device_memory(std::size_t budget_bytes, std::size_t capacity_bytes) {
   if (budget_bytes <= capacity_bytes) return;
-  throw Error(Errc::out_of_memory, capacity_bytes == 0 ? concat("a budget of ", format_bytes(budget_bytes), " for a policy bundle that has no device")
-                                                       : concat("a budget of ", format_bytes(budget_bytes), ", the device has ", format_bytes(capacity_bytes)));
+  throw Error(Errc::out_of_memory,
+              capacity_bytes == 0 ? concat("a budget of ", format_bytes(budget_bytes), " for a policy bundle that has no device")
+                                  : concat("a budget of ", format_bytes(budget_bytes), ", the device has ", format_bytes(capacity_bytes)));
 }
 
 Capabilities capabilities_of(KernelTable const& host, KernelTable const& device, DType kv_type) {
@@ -79,12 +83,14 @@ Capabilities capabilities_of(KernelTable const& host, KernelTable const& device,
 inline std::int32_t checked_kv_tokens(std::int64_t max_context, std::int64_t n_sequences) {
   std::int64_t const tokens = (max_context + kv_page_tokens - 1) / kv_page_tokens * kv_page_tokens;
   if (tokens > std::numeric_limits<std::int32_t>::max() / n_sequences) {
-    throw Error(Errc::over_budget, concat(n_sequences, " sequences of ", max_context, " tokens are more positions than ", std::numeric_limits<std::int32_t>::max()));
+    throw Error(Errc::over_budget, concat(n_sequences, " sequences of ", max_context, " tokens are more positions than ",
+                                          std::numeric_limits<std::int32_t>::max()));
   }
   return std::int32_t(tokens);
 }
 
-EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOptions const& options, KernelTable const& host, KernelTable const& device,
+EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOptions const& options, KernelTable const& host,
+                       KernelTable const& device,
                        FunctionRef<std::size_t(ScratchMeter& meter, std::int32_t n_rows, std::int32_t n_outputs)> measure,
                        FunctionRef<std::vector<TierPlan>(ShardTable const&, PlannerInput const&)> plan) {
   std::vector<LayerState> const states_as_kept = states_in(options.kv_type, table, host);
@@ -110,7 +116,8 @@ EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOption
   std::vector<VramLayout> layouts = lay_out(plans, table.shards);
   for (std::size_t i = 0; i < out.tiers.size(); ++i) {
     ShardPlan const& p = out.tiers[i].plan;
-    PlanImage image{p, out.tiers[i].schedule, {p.chunk_tokens, p.block_tokens}, std::move(layouts[i]), layout_for(p.chunk_tokens, p.block_tokens)};
+    PlanImage image{
+        p, out.tiers[i].schedule, {p.chunk_tokens, p.block_tokens}, std::move(layouts[i]), layout_for(p.chunk_tokens, p.block_tokens)};
     image.uses_device = p.vram_bytes > 0;
     image.output_by_rows = splits(image.schedule, table, ShardKind::output);
     out.vram_bytes = std::max(out.vram_bytes, image.vram.total_bytes);

@@ -8,9 +8,12 @@
 
 namespace tiered {
 
-Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(MachineOptions const& o) { return make_machine(o, LaneSet::threads(), nullptr); }
+Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(MachineOptions const& o) {
+  return make_machine(o, LaneSet::threads(), nullptr);
+}
 
-Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(MachineOptions const& o, std::shared_ptr<LaneSet> lanes, std::shared_ptr<Faults> faults) {
+Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(MachineOptions const& o, std::shared_ptr<LaneSet> lanes,
+                                                                         std::shared_ptr<Faults> faults) {
   if (o.keep_times) lanes->keep_times();
   CpuOptions const host_options{.n_threads = o.n_threads, .f32_activations = o.f32_activations};
   auto host = std::make_unique<CpuBackend>(lanes, host_options);

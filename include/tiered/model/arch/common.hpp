@@ -78,7 +78,8 @@ inline RopeTable make_rope_table(float base, std::int32_t n_rot, float factor, s
   RopeTable table;
   for (std::int32_t i = 0; i < n_rot / 2; ++i) {
     double const f = std::pow(double(base), -2.0 * i / n_rot) / double(factor) / (factors.empty() ? 1.0 : double(factors[std::size_t(i)]));
-    if (!std::isfinite(float(f))) throw Error(Errc::bad_file, concat("a rope base of ", base, " scaled by ", factor, " gives an angle that is no number"));
+    if (!std::isfinite(float(f)))
+      throw Error(Errc::bad_file, concat("a rope base of ", base, " scaled by ", factor, " gives an angle that is no number"));
     table.inv_freq.push_back(float(f));
   }
   return table;
@@ -89,7 +90,8 @@ inline float rope_scaling_factor(Keys const& keys) {
   auto const kind = keys.get_or<std::string>("rope.scaling.type", keys.has("rope.scaling.factor") ? "linear" : "none");
   if (kind == "none") return require_positive(keys, "rope.scale_linear", keys.get_or<float>("rope.scale_linear", 1.f));
   if (kind == "linear") return require_positive(keys, "rope.scaling.factor", keys.get_or<float>("rope.scaling.factor", 1.f));
-  throw Error(Errc::unsupported, concat(keys.full("rope.scaling.type"), " is \"", kind, "\"; supported: none, linear, and the tensor rope_freqs.weight"));
+  throw Error(Errc::unsupported,
+              concat(keys.full("rope.scaling.type"), " is \"", kind, "\"; supported: none, linear, and the tensor rope_freqs.weight"));
 }
 
 inline std::vector<float> read_rope_factors(GgufFile const& file, std::int32_t n_rot) {
@@ -116,7 +118,8 @@ inline ModelConfig read_common(Keys const& keys) {
   c.max_seq_len = keys.count("context_length", 1, max_context);
   c.norm_eps = require_positive(keys, "attention.layer_norm_rms_epsilon", keys.require<float>("attention.layer_norm_rms_epsilon"));
   auto const n_heads = keys.per_layer("attention.head_count", c.n_layers, 1, max_heads);
-  auto const n_kv_heads = keys.has("attention.head_count_kv") ? keys.per_layer("attention.head_count_kv", c.n_layers, 1, max_heads) : n_heads;
+  auto const n_kv_heads =
+      keys.has("attention.head_count_kv") ? keys.per_layer("attention.head_count_kv", c.n_layers, 1, max_heads) : n_heads;
   auto const hidden = keys.per_layer("feed_forward_length", c.n_layers, 0, max_dim);
   for (std::size_t l = 0; l < std::size_t(c.n_layers); ++l) {
     LayerConfig layer;
@@ -124,10 +127,13 @@ inline ModelConfig read_common(Keys const& keys) {
     a.n_heads = n_heads[l];
     a.n_kv_heads = n_kv_heads[l];
     a.head_dim = keys.count_or("attention.key_length", c.dim / a.n_heads, 2, 4096);
-    if (a.n_heads % a.n_kv_heads != 0) throw Error(Errc::bad_file, concat("layer ", l, " has ", a.n_heads, " query heads for ", a.n_kv_heads, " key heads"));
-    if (a.head_dim < 2 || a.head_dim > 4096 || a.head_dim % 2 != 0) throw Error(Errc::bad_file, concat("layer ", l, " has a head size of ", a.head_dim));
+    if (a.n_heads % a.n_kv_heads != 0)
+      throw Error(Errc::bad_file, concat("layer ", l, " has ", a.n_heads, " query heads for ", a.n_kv_heads, " key heads"));
+    if (a.head_dim < 2 || a.head_dim > 4096 || a.head_dim % 2 != 0)
+      throw Error(Errc::bad_file, concat("layer ", l, " has a head size of ", a.head_dim));
     if (l > 0 && a.head_dim != c.layers.front().attention.head_dim) {
-      throw Error(Errc::unsupported, concat("heads of size ", a.head_dim, " in layer ", l, " and of size ", c.layers.front().attention.head_dim, " in layer 0"));
+      throw Error(Errc::unsupported, concat("heads of size ", a.head_dim, " in layer ", l, " and of size ",
+                                            c.layers.front().attention.head_dim, " in layer 0"));
     }
     if (keys.count_or("attention.value_length", a.head_dim, 1, 4096) != a.head_dim) {
       throw Error(Errc::unsupported, "heads whose keys and values differ in size");
@@ -148,6 +154,8 @@ inline std::int32_t read_n_rot(Keys const& keys, ModelConfig const& c) {
   return n_rot;
 }
 
-inline float read_rope_base(Keys const& keys) { return require_positive(keys, "rope.freq_base", keys.get_or<float>("rope.freq_base", 10000.f)); }
+inline float read_rope_base(Keys const& keys) {
+  return require_positive(keys, "rope.freq_base", keys.get_or<float>("rope.freq_base", 10000.f));
+}
 
 }  // namespace tiered::arch

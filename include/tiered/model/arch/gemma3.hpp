@@ -11,7 +11,8 @@ namespace tiered::arch {
 /// attention and feed-forward too. Files name neither the 5:1 pattern nor, mostly, the local base of 10,000.
 inline ModelConfig gemma3(GgufFile const& file) {
   Keys const keys(file, "gemma3");
-  if (keys.has("final_logit_softcapping")) throw Error(Errc::unsupported, concat(keys.full("final_logit_softcapping"), " (soft caps on logits)"));
+  if (keys.has("final_logit_softcapping"))
+    throw Error(Errc::unsupported, concat(keys.full("final_logit_softcapping"), " (soft caps on logits)"));
   ModelConfig c = read_common(keys);
   c.activation = Activation::gelu_tanh;
   c.embedding_scale = std::sqrt(float(c.dim));

@@ -25,12 +25,14 @@ inline ModelConfig qwen3moe(GgufFile const& file) {
   ModelConfig c = detail::read_qwen(keys);
   ExpertsConfig experts;
   experts.n_experts = keys.count("expert_count", 1, 1 << 16);
-  if (experts.n_experts > max_experts) throw Error(Errc::unsupported, concat(experts.n_experts, " experts in a layer; at most ", max_experts, " are supported"));
+  if (experts.n_experts > max_experts)
+    throw Error(Errc::unsupported, concat(experts.n_experts, " experts in a layer; at most ", max_experts, " are supported"));
   experts.n_experts_used = keys.count("expert_used_count", 1, experts.n_experts);
   for (LayerConfig& layer : c.layers) {
     layer.feed_forward = FeedForwardKind::experts;
     layer.experts = experts;
-    layer.hidden_dim = keys.count("expert_feed_forward_length", 1, max_dim);  // feed_forward_length speaks of a dense layer that is not there
+    layer.hidden_dim =
+        keys.count("expert_feed_forward_length", 1, max_dim);  // feed_forward_length speaks of a dense layer that is not there
   }
   return c;
 }

@@ -11,7 +11,10 @@
 namespace tiered {
 
 KvCache::KvCache(ModelConfig const& config, Options options, std::vector<bool> in_vram, std::byte* vram)
-    : n_pages_((options.max_tokens + kv_page_tokens - 1) / kv_page_tokens), n_sequences_(options.n_sequences), type_(options.type), in_vram_(std::move(in_vram)) {
+    : n_pages_((options.max_tokens + kv_page_tokens - 1) / kv_page_tokens),
+      n_sequences_(options.n_sequences),
+      type_(options.type),
+      in_vram_(std::move(in_vram)) {
   std::size_t const n_layers = config.layers.size(), n_slots = std::size_t(n_sequences_), n_pages = std::size_t(n_pages_);
   pages_.assign(n_layers * n_slots * 2 * n_pages, nullptr);
   for (LayerConfig const& layer : config.layers) page_bytes_.push_back(page_bytes(layer.attention, options.type));

@@ -69,9 +69,11 @@ class WeightsBuilder {
   GgufTensor const* find(std::string const& name, Shape const& shape, bool required) {
     GgufTensor const* const t = required ? &file_->require_tensor(name) : file_->find_tensor(name);
     if (t == nullptr) return nullptr;
-    if (t->shape != shape) throw Error(Errc::bad_file, concat(file_->path(), ": tensor ", name, " has shape ", text(t->shape), ", expected ", text(shape)));
+    if (t->shape != shape)
+      throw Error(Errc::bad_file, concat(file_->path(), ": tensor ", name, " has shape ", text(t->shape), ", expected ", text(shape)));
     if (!is_weight_format(t->dtype)) {
-      throw Error(Errc::unsupported, concat(file_->path(), ": tensor ", name, " has type ", tiered::name(t->dtype), ", which nothing here decodes yet"));
+      throw Error(Errc::unsupported,
+                  concat(file_->path(), ": tensor ", name, " has type ", tiered::name(t->dtype), ", which nothing here decodes yet"));
     }
     used_.push_back(t->name);
     return t;
@@ -104,7 +106,8 @@ class WeightsBuilder {
   void add_embedding() {
     std::string const name = "token_embd.weight";
     Shape const shape = file_->require_tensor(name).shape;
-    if (shape.rank != 2 || shape.rows() < 1 || shape.rows() > (1 << 28)) throw Error(Errc::bad_file, concat("tensor ", name, " has shape ", text(shape)));
+    if (shape.rank != 2 || shape.rows() < 1 || shape.rows() > (1 << 28))
+      throw Error(Errc::bad_file, concat("tensor ", name, " has shape ", text(shape)));
     config_->vocab_size = std::int32_t(shape.rows());
     begin_shard(ShardKind::embedding, -1);
     out_.embedding = matrix(name, config_->vocab_size, config_->dim);
@@ -211,7 +214,8 @@ class WeightsBuilder {
     std::ranges::sort(used_);
     for (GgufTensor const& t : file_->tensors()) {
       if (!std::ranges::binary_search(used_, t.name) && !(arch_->rope_factors && t.name == "rope_freqs.weight")) {
-        throw Error(Errc::unsupported, concat(file_->path(), ": architecture ", config_->architecture, " has no use here for tensor ", printable(t.name)));
+        throw Error(Errc::unsupported,
+                    concat(file_->path(), ": architecture ", config_->architecture, " has no use here for tensor ", printable(t.name)));
       }
     }
   }

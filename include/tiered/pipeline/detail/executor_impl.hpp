@@ -16,7 +16,11 @@
 namespace tiered {
 
 Executor::Executor(ModelRef model, ExecutorParts const& parts)
-    : model_(model), p_(parts), resident_at_(parts.table.shards.size(), VramLayout::none), resident_ready_(parts.table.shards.size()), routed_(env_) {
+    : model_(model),
+      p_(parts),
+      resident_at_(parts.table.shards.size(), VramLayout::none),
+      resident_ready_(parts.table.shards.size()),
+      routed_(env_) {
   first_expert_.assign(parts.config->layers.size(), ShardId{});
   for (Shard const& s : parts.table.shards) {
     if (s.kind == ShardKind::expert && s.expert == 0) first_expert_[std::size_t(s.layer)] = s.id;
@@ -54,8 +58,9 @@ void Executor::activate(PlanImage const& image) {
     trace({ActionKind::copy, first_gpu, what.id, {0, what.n_rows}, {}, wanted, what.bytes}, TraceLane::copy, before, p_.copy.last());
   }
   if (image.uses_device) upload_kv_tables();
-  env_ = {p_.table, p_.config, p_.host, p_.device, &p_.copy, base_of(false), image.uses_device ? base_of(true) : nullptr, &image.activations,
-          &image.plan, &image.vram, p_.vram, resident_ready_, p_.cache, p_.trace};
+  env_ = {
+      p_.table,           p_.config,   p_.host,     p_.device, &p_.copy,        base_of(false), image.uses_device ? base_of(true) : nullptr,
+      &image.activations, &image.plan, &image.vram, p_.vram,   resident_ready_, p_.cache,       p_.trace};
 }
 
 /// Page lists and tables of the layers whose KV is in VRAM, with the device's addresses. They never change while a plan is current.
@@ -138,7 +143,7 @@ void Executor::copy_ahead() {
 void Executor::fill_inputs(std::span<BlockRow const> rows) {
   ActivationLayout const& l = image_->activations;
   std::int32_t *const tokens = buffer<std::int32_t>(false, l.tokens), *const positions = buffer<std::int32_t>(false, l.positions),
-                     *const outputs = buffer<std::int32_t>(false, l.outputs);
+                      *const outputs = buffer<std::int32_t>(false, l.outputs);
   KvRow* const kv_rows = buffer<KvRow>(false, l.kv_rows);
   outputs_total_ = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -208,7 +213,9 @@ void Executor::do_release(Action const& a) {
   if (skips(a.shard)) return;
   Range const rows = a.rows == Range{} ? Range{0, shard(a.shard).n_rows} : a.rows;
   auto const it = std::ranges::find_if(pieces_, [&](Piece const& p) { return p.shard == a.shard && p.rows == rows; });
-  if (it == pieces_.end()) throw Error(Errc::precondition, concat("the schedule releases rows ", rows.begin, " to ", rows.end, " of a shard that it did not copy"));
+  if (it == pieces_.end())
+    throw Error(Errc::precondition,
+                concat("the schedule releases rows ", rows.begin, " to ", rows.end, " of a shard that it did not copy"));
   ring_.consumer_release(it->handle, p_.device.record());
   pieces_.erase(it);
 }
@@ -219,7 +226,9 @@ void Executor::do_hop(Action const& a) {
   std::size_t const bytes = rows_.size() * std::size_t(p_.config->dim) * sizeof(float);
   Side const& to = to_device ? p_.device : p_.host;
   Ticket const before = p_.copy.last();
-  p_.copy.submit({buffer<std::byte>(to_device, image_->activations.hidden), buffer<std::byte>(!to_device, image_->activations.hidden), bytes}, side_->record());
+  p_.copy.submit(
+      {buffer<std::byte>(to_device, image_->activations.hidden), buffer<std::byte>(!to_device, image_->activations.hidden), bytes},
+      side_->record());
   to.wait_for(p_.copy.last());
   side_ = &to;
   trace(a, TraceLane::copy, before, p_.copy.last());
@@ -229,7 +238,8 @@ void Executor::do_hop(Action const& a) {
 
 void Executor::do_run(Action const& a) {
   if (a.shard == running_ || skips(a.shard)) return;  // further rows of a shard that goes by rows: its step has come by here already
-  if (p_.cancelled != nullptr && p_.cancelled->load(std::memory_order_relaxed)) throw Error(Errc::cancelled, concat("cancelled at layer ", shard(a.shard).layer));
+  if (p_.cancelled != nullptr && p_.cancelled->load(std::memory_order_relaxed))
+    throw Error(Errc::cancelled, concat("cancelled at layer ", shard(a.shard).layer));
   Step const step{shard(a.shard).layer, a.shard};
   running_ = a.shard;
   Shard const& s = shard(a.shard);
@@ -240,7 +250,8 @@ void Executor::do_run(Action const& a) {
   Ticket const begin = side_->record();
   s.kind == ShardKind::output ? run_output(step) : run_chunks(step);
   if (reached_ < s.n_rows) advance_to(s, s.n_rows - 1);
-  trace({a.kind, a.device, a.shard, {}, {0, std::int32_t(rows_.size())}, 0, 0}, on_device() ? TraceLane::device : TraceLane::host, begin, side_->record());
+  trace({a.kind, a.device, a.shard, {}, {0, std::int32_t(rows_.size())}, 0, 0}, on_device() ? TraceLane::device : TraceLane::host, begin,
+        side_->record());
 }
 
 void Executor::set_rows(std::int32_t begin, std::int32_t n) {
@@ -259,7 +270,8 @@ void Executor::run_chunks(Step step) {
   for (std::int32_t begin = 0; begin < n; begin += chunk) {
     set_rows(begin, std::min(chunk, n - begin));
     chunk_max_position_ = 0;
-    for (std::int32_t i = begin; i < begin + n_rows_; ++i) chunk_max_position_ = std::max(chunk_max_position_, rows_[std::size_t(i)].position);
+    for (std::int32_t i = begin; i < begin + n_rows_; ++i)
+      chunk_max_position_ = std::max(chunk_max_position_, rows_[std::size_t(i)].position);
     model_.run(step, *this);
   }
 }
@@ -277,7 +289,9 @@ void Executor::run_output(Step step) {
     logits_ = d ? buffer<float>(true, l.logits) : out;
     model_.run(step, *this);
     if (!d) continue;
-    p_.copy.submit({reinterpret_cast<std::byte*>(out), reinterpret_cast<std::byte const*>(logits_), std::size_t(n_outputs_) * vocab * sizeof(float)}, side_->record());
+    p_.copy.submit(
+        {reinterpret_cast<std::byte*>(out), reinterpret_cast<std::byte const*>(logits_), std::size_t(n_outputs_) * vocab * sizeof(float)},
+        side_->record());
     p_.device.wait_for(p_.copy.last());
   }
 }
@@ -285,7 +299,8 @@ void Executor::run_output(Step step) {
 /// Goes on in the schedule until `row` of the running shard may be used: its earlier rows are released, later ones copied.
 void Executor::advance_to(Shard const& s, std::int32_t row) {
   while (reached_ <= row) {
-    if (cursor_ + 1 >= image_->schedule.size()) throw Error(Errc::precondition, concat("the schedule ends before row ", row, " of a shard of layer ", s.layer));
+    if (cursor_ + 1 >= image_->schedule.size())
+      throw Error(Errc::precondition, concat("the schedule ends before row ", row, " of a shard of layer ", s.layer));
     Action const& a = image_->schedule[++cursor_];
     if (a.kind == ActionKind::copy) do_copy(a);
     if (a.kind == ActionKind::release) do_release(a);
@@ -303,8 +318,10 @@ std::byte const* Executor::device_rows(Weight const& w, std::int32_t row, std::i
     return p_.vram + at + offset;
   }
   if (row >= reached_) advance_to(s, row);
-  auto const it = std::ranges::find_if(pieces_, [&](Piece const& p) { return p.shard == w.shard && p.rows.begin <= row && row < p.rows.end; });
-  if (it == pieces_.end()) throw Error(Errc::precondition, concat("row ", row, " of a streamed shard of layer ", s.layer, " is not in the ring when it is used"));
+  auto const it =
+      std::ranges::find_if(pieces_, [&](Piece const& p) { return p.shard == w.shard && p.rows.begin <= row && row < p.rows.end; });
+  if (it == pieces_.end())
+    throw Error(Errc::precondition, concat("row ", row, " of a streamed shard of layer ", s.layer, " is not in the ring when it is used"));
   p_.device.wait_for(ring_.consumer_wait(it->handle));
   end = std::min({w.first_row + w.rows, it->rows.end, reached_});
   return it->data + (offset - it->origin);
@@ -314,8 +331,10 @@ float const* Executor::vector(WeightId id) {
   Weight const& w = p_.table.weight(id);
   if (!on_device()) return reinterpret_cast<float const*>(w.data);
   bool const by_rows = image_->vram.resident[std::size_t(w.shard)] == VramLayout::none && reached_ < shard(w.shard).n_rows;
-  bool const partly_gone = !by_rows && image_->vram.resident[std::size_t(w.shard)] == VramLayout::none &&
-                           std::ranges::none_of(pieces_, [&](Piece const& p) { return p.shard == w.shard && p.rows.begin <= w.first_row && w.first_row < p.rows.end; });
+  bool const partly_gone =
+      !by_rows && image_->vram.resident[std::size_t(w.shard)] == VramLayout::none && std::ranges::none_of(pieces_, [&](Piece const& p) {
+        return p.shard == w.shard && p.rows.begin <= w.first_row && w.first_row < p.rows.end;
+      });
   if (by_rows || partly_gone) {
     // The model may still need it when its piece has been overwritten: it goes to scratch by itself.
     void* const copy = scratch_.take(w.bytes());
@@ -363,10 +382,12 @@ void Executor::attend(AttendRequest const& r) {
   float const *q = r.q, *k = r.k, *v = r.v;
   float* out = r.out;
   if (here != there) {
-    auto* const q2 = static_cast<std::byte*>(other.take(q_bytes)), *const k2 = static_cast<std::byte*>(other.take(kv_bytes)),
-        *const v2 = static_cast<std::byte*>(other.take(kv_bytes));
+    auto *const q2 = static_cast<std::byte*>(other.take(q_bytes)), *const k2 = static_cast<std::byte*>(other.take(kv_bytes)),
+                *const v2 = static_cast<std::byte*>(other.take(kv_bytes));
     out = static_cast<float*>(other.take(q_bytes));
-    CopyPiece const pieces[] = {{q2, reinterpret_cast<std::byte const*>(q), q_bytes}, {k2, reinterpret_cast<std::byte const*>(k), kv_bytes}, {v2, reinterpret_cast<std::byte const*>(v), kv_bytes}};
+    CopyPiece const pieces[] = {{q2, reinterpret_cast<std::byte const*>(q), q_bytes},
+                                {k2, reinterpret_cast<std::byte const*>(k), kv_bytes},
+                                {v2, reinterpret_cast<std::byte const*>(v), kv_bytes}};
     Ticket const ready = side_->record();
     p_.copy.submit(pieces, {&ready, 1});
     kv_side.wait_for(p_.copy.last());
@@ -374,8 +395,11 @@ void Executor::attend(AttendRequest const& r) {
   }
   KvRow const* const rows = buffer<KvRow>(there, image_->activations.kv_rows) + chunk_begin_;
   KvTable const* const tables = kv_tables(r.layer, there);
-  tiered::launch(kv_side.kernels().kv_write[kv_type], KvWriteArgs{k, v, rows, tables, n_rows_, c.n_kv_heads, c.head_dim, kv_page_tokens}, kv_side.queue());
-  AttentionArgs args{q, rows, tables, out, nullptr, nullptr, n_rows_, c.n_heads, c.n_kv_heads, c.head_dim, kv_page_tokens, chunk_max_position_, c.window, c.scale};
+  tiered::launch(kv_side.kernels().kv_write[kv_type], KvWriteArgs{k, v, rows, tables, n_rows_, c.n_kv_heads, c.head_dim, kv_page_tokens},
+                 kv_side.queue());
+  AttentionArgs args{q,        rows,      tables,       out,        nullptr,        nullptr,
+                     n_rows_,  c.n_heads, c.n_kv_heads, c.head_dim, kv_page_tokens, chunk_max_position_,
+                     c.window, c.scale};
   args.workspace = static_cast<std::byte*>(scratch.take(attention_workspace_bytes(n_rows_, c.n_heads, c.head_dim, chunk_max_position_)));
   tiered::launch(kv_side.kernels().attention[kv_type], args, kv_side.queue());
   if (here == there) return;
@@ -385,12 +409,21 @@ void Executor::attend(AttendRequest const& r) {
 
 void Executor::experts(ExpertsRequest const& r) {
   std::int32_t const n_used = r.config->experts.n_experts_used;
-  routed_rows_ = {r.layer, std::int32_t(rows_.size()), r.config, r.activation, side_->device(), r.x, r.ids, r.weights, hidden_ - std::size_t(chunk_begin_) * std::size_t(p_.config->dim)};
+  routed_rows_ = {r.layer,
+                  std::int32_t(rows_.size()),
+                  r.config,
+                  r.activation,
+                  side_->device(),
+                  r.x,
+                  r.ids,
+                  r.weights,
+                  hidden_ - std::size_t(chunk_begin_) * std::size_t(p_.config->dim)};
   if (std::size_t(n_rows_) == rows_.size()) return;
   // Several chunks: gather them, so that an expert is read once for the whole block.
   ActivationLayout const& l = image_->activations;
   bool const d = on_device();
-  std::size_t const first = std::size_t(chunk_begin_), n = std::size_t(n_rows_), dim = std::size_t(p_.config->dim), used = std::size_t(n_used);
+  std::size_t const first = std::size_t(chunk_begin_), n = std::size_t(n_rows_), dim = std::size_t(p_.config->dim),
+                    used = std::size_t(n_used);
   float *const x = buffer<float>(d, l.expert_x), *const weights = buffer<float>(d, l.expert_weights);
   std::int32_t* const ids = buffer<std::int32_t>(d, l.expert_ids);
   CopyPiece const pieces[] = {
@@ -406,7 +439,8 @@ void Executor::experts(ExpertsRequest const& r) {
 void Executor::do_fetch_routed(Action const& a) {
   Ticket const begin = side_->record();
   routed_.run(routed_rows_, first_expert_[std::size_t(routed_rows_.layer)], pass_);
-  trace({a.kind, side_->device(), a.shard, {}, {0, std::int32_t(rows_.size())}, 0, 0}, on_device() ? TraceLane::device : TraceLane::host, begin, side_->record());
+  trace({a.kind, side_->device(), a.shard, {}, {0, std::int32_t(rows_.size())}, 0, 0}, on_device() ? TraceLane::device : TraceLane::host,
+        begin, side_->record());
 }
 
 }  // namespace tiered

@@ -31,7 +31,8 @@ std::optional<ExpertCache::Room> ExpertCache::acquire(ShardId id, std::size_t by
     std::optional<ShardId> const victim = policy_.victim();
     if (!victim) break;
     Entry const* const entry = at(*victim);
-    if (entry == nullptr) throw Error(Errc::precondition, concat("the eviction policy names shard ", std::uint32_t(*victim), ", which is not in the cache"));
+    if (entry == nullptr)
+      throw Error(Errc::precondition, concat("the eviction policy names shard ", std::uint32_t(*victim), ", which is not in the cache"));
     if (std::ranges::find(skipped, *victim) != skipped.end()) {
       throw Error(Errc::precondition, concat("the eviction policy names shard ", std::uint32_t(*victim), " again after erase()"));
     }

@@ -35,7 +35,8 @@ std::int32_t const* RoutedExperts::read_ids() {
     return rows_->ids;
   }
   std::int32_t* const ids = at<std::int32_t>(env_->host_base, env_->layout->expert_ids);
-  env_->copy->wait(env_->copy->submit({reinterpret_cast<std::byte*>(ids), reinterpret_cast<std::byte const*>(rows_->ids), n_slots() * sizeof(std::int32_t)}, routed));
+  env_->copy->wait(env_->copy->submit(
+      {reinterpret_cast<std::byte*>(ids), reinterpret_cast<std::byte const*>(rows_->ids), n_slots() * sizeof(std::int32_t)}, routed));
   return ids;
 }
 
@@ -43,7 +44,8 @@ void RoutedExperts::group_slots_by_expert(std::int32_t const* ids) {
   std::int32_t const n_experts = rows_->config->experts.n_experts;
   begins_.assign(std::size_t(n_experts) + 1, 0);
   for (std::size_t i = 0; i < n_slots(); ++i) {
-    if (ids[i] < 0 || ids[i] >= n_experts) throw Error(Errc::device, concat("layer ", rows_->layer, ": the router chose expert ", ids[i], " of ", n_experts));
+    if (ids[i] < 0 || ids[i] >= n_experts)
+      throw Error(Errc::device, concat("layer ", rows_->layer, ": the router chose expert ", ids[i], " of ", n_experts));
     ++begins_[std::size_t(ids[i]) + 1];
   }
   for (std::size_t e = 0; e < std::size_t(n_experts); ++e) begins_[e + 1] += begins_[e];
@@ -105,7 +107,8 @@ void RoutedExperts::start_host() {
   float const* x = rows_->x;
   if (home_is_device()) {
     float* const host_x = at<float>(env_->host_base, env_->layout->expert_x);
-    env_->host.wait_for(env_->copy->submit({reinterpret_cast<std::byte*>(host_x), reinterpret_cast<std::byte const*>(x), x_bytes()}, env_->device.record()));
+    env_->host.wait_for(env_->copy->submit({reinterpret_cast<std::byte*>(host_x), reinterpret_cast<std::byte const*>(x), x_bytes()},
+                                           env_->device.record()));
     x = host_x;
   }
   Batch b;
@@ -122,7 +125,9 @@ void RoutedExperts::start_host() {
 float const* RoutedExperts::device_x() {
   if (home_is_device()) return rows_->x;
   float* const x = at<float>(env_->device_base, env_->layout->expert_x);
-  if (!x_on_device_) env_->device.wait_for(env_->copy->submit({reinterpret_cast<std::byte*>(x), reinterpret_cast<std::byte const*>(rows_->x), x_bytes()}, env_->host.record()));
+  if (!x_on_device_)
+    env_->device.wait_for(env_->copy->submit({reinterpret_cast<std::byte*>(x), reinterpret_cast<std::byte const*>(rows_->x), x_bytes()},
+                                             env_->host.record()));
   x_on_device_ = true;
   return x;
 }
@@ -166,7 +171,9 @@ void RoutedExperts::compute_fetched() {
       fetched_bytes = 0;
       room = env_->cache->acquire(e.shard, shard(e).bytes);
     }
-    if (!room) throw Error(Errc::over_budget, concat("the expert cache of ", env_->cache->bytes(), " bytes cannot hold one expert of ", shard(e).bytes));
+    if (!room)
+      throw Error(Errc::over_budget,
+                  concat("the expert cache of ", env_->cache->bytes(), " bytes cannot hold one expert of ", shard(e).bytes));
     fetch(e, *room);
     b.ready = room->entry->filled;
     b.pinned.push_back(room->entry);
@@ -246,7 +253,8 @@ T const* RoutedExperts::upload(std::span<T const> list, std::size_t offset, std:
   T* const target = on_device ? at<T>(env_->device_base, offset) + n_listed : staged;
   n_listed += list.size();
   if (on_device) {
-    env_->device.wait_for(env_->copy->submit({reinterpret_cast<std::byte*>(target), reinterpret_cast<std::byte const*>(staged), list.size_bytes()}, Ticket{}));
+    env_->device.wait_for(env_->copy->submit(
+        {reinterpret_cast<std::byte*>(target), reinterpret_cast<std::byte const*>(staged), list.size_bytes()}, Ticket{}));
   }
   return target;
 }
@@ -268,7 +276,8 @@ void RoutedExperts::bring(std::vector<Expert> const& experts, bool from_device, 
   for (Expert const& e : experts) {
     for (std::int32_t i = e.first; i < e.first + e.n; ++i) {
       std::size_t const slot = std::size_t(slots_[std::size_t(i)]);
-      pieces.push_back({reinterpret_cast<std::byte*>(y_on(!from_device) + slot * row), reinterpret_cast<std::byte const*>(y_on(from_device) + slot * row), row * sizeof(float)});
+      pieces.push_back({reinterpret_cast<std::byte*>(y_on(!from_device) + slot * row),
+                        reinterpret_cast<std::byte const*>(y_on(from_device) + slot * row), row * sizeof(float)});
     }
   }
   if (!pieces.empty()) home().wait_for(env_->copy->submit(pieces, {&done, 1}));
@@ -277,7 +286,8 @@ void RoutedExperts::bring(std::vector<Expert> const& experts, bool from_device, 
 void RoutedExperts::combine() {
   float* const sum = at<float>(home_is_device() ? env_->device_base : env_->host_base, env_->layout->expert_sum);
   KernelTable const& k = home().kernels();
-  tiered::launch(k.combine, CombineArgs{y_on(home_is_device()), rows_->weights, sum, rows_->n_rows, n_used(), env_->config->dim}, home().queue());
+  tiered::launch(k.combine, CombineArgs{y_on(home_is_device()), rows_->weights, sum, rows_->n_rows, n_used(), env_->config->dim},
+                 home().queue());
   tiered::launch(k.add, AddArgs{sum, rows_->hidden, std::int64_t(rows_->n_rows) * env_->config->dim}, home().queue());
 }
 

@@ -19,7 +19,8 @@ ShardPlan make_plan(PlanRequest const& r, Placements p) {
     if (p.shards[i].resident()) plan.resident_bytes = VramAccount::sum(plan.resident_bytes, VramAccount::round_up(r.shards[i].bytes));
   }
   for (std::size_t l = 0; l < r.states.size(); ++l) {
-    plan.state_bytes = VramAccount::sum(plan.state_bytes, VramAccount::round_up(std::size_t(double(p.state_in_vram[l]) * double(r.state_bytes(l)))));
+    plan.state_bytes =
+        VramAccount::sum(plan.state_bytes, VramAccount::round_up(std::size_t(double(p.state_in_vram[l]) * double(r.state_bytes(l)))));
   }
   uses_device |= plan.state_bytes > 0;
   plan.cache_bytes = caches ? VramAccount::round_up(p.cache_bytes) : 0;
