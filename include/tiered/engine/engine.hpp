@@ -160,6 +160,7 @@ class Engine {
   MachineType& machine() { return machine_; }
   CancelToken& cancel_token() { return core_->cancel_token(); }
 
+  /// Of everything since the engine was made. Same thread as step().
   EngineStats stats() const {
     EngineStats s = core_->stats();
     if constexpr (requires { machine_.device->memory().peak_bytes(); }) s.vram_peak_bytes = machine_.device->memory().peak_bytes();

@@ -8,6 +8,7 @@
 
 namespace tiered {
 
+/// One position of one sequence. A SequenceId means something in the engine that gave it, and in no other.
 struct Row {
   SequenceId sequence{};
   std::int32_t position = 0, token = 0;
