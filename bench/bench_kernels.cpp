@@ -112,7 +112,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     CpuOptions options{.n_threads = n_threads, .f32_activations = f32};
-    for (Isa const isa : {Isa::baseline, Isa::avx2, Isa::avx512, Isa::amx}) {
+    for (Isa const isa : all_isas) {
       if (isa_name == name(isa)) options.isa = isa;
     }
     CpuBackend cpu(LaneSet::threads(), options);

@@ -41,5 +41,11 @@ KernelTable const& table(bool f32_activations) { return kernel_table<Kernels>(f3
 namespace avx2 {
 KernelTable const& table(bool f32_activations) { return kernel_table<Kernels>(f32_activations); }
 }  // namespace avx2
+namespace avx512 {
+KernelTable const& table(bool f32_activations) { return kernel_table<Kernels>(f32_activations); }
+}  // namespace avx512
+namespace amx {
+KernelTable const& table(bool f32_activations) { return kernel_table<Kernels>(f32_activations); }
+}  // namespace amx
 #endif
 }  // namespace tiered::cpu

@@ -42,7 +42,7 @@ class Cpu {
 /// Every instruction set that is built and that this machine can run.
 inline std::vector<Isa> available_isas() {
   std::vector<Isa> isas;
-  for (Isa const isa : {Isa::baseline, Isa::avx2, Isa::avx512, Isa::amx}) {
+  for (Isa const isa : all_isas) {
     if (available(isa)) isas.push_back(isa);
   }
   return isas;

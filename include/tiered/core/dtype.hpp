@@ -43,7 +43,8 @@ enum class DType : std::uint32_t {
   mxfp4 = 39,
   nvfp4 = 40,
   q1_0 = 41,
-  act_q8 = 256,  ///< activations: ActQ8x32 blocks (kernels/format/activation.hpp)
+  act_q8 = 256,    ///< activations: ActQ8x32 blocks (kernels/format/activation.hpp)
+  act_bf16 = 257,  ///< activations: bfloat16 in panels of 16 rows (likewise)
 };
 inline constexpr std::uint32_t n_file_dtypes = 48;  ///< size of tables indexed by the number of a file's type
 
@@ -89,6 +90,7 @@ TIERED_HD constexpr DTypeInfo dtype_info(DType type) {
     case DType::nvfp4: return {"nvfp4", 64, 36};
     case DType::q1_0: return {"q1_0", 128, 18};
     case DType::act_q8: return {"act_q8", 32, 40};
+    case DType::act_bf16: return {"act_bf16", 32, 64};
   }
   return {};
 }
@@ -102,6 +104,12 @@ TIERED_HD constexpr std::uint32_t block_bytes(DType type) { return dtype_info(ty
 TIERED_HD constexpr std::uint64_t row_bytes(DType type, std::uint64_t elems) {
   DTypeInfo const info = dtype_info(type);
   return elems / info.block_elems * info.block_bytes;
+}
+
+/// Bytes of n_rows rows in a type that products take: f32, act_q8 (dim % 32 == 0) or act_bf16.
+TIERED_HD constexpr std::uint64_t activation_bytes(DType type, std::uint64_t n_rows, std::uint64_t dim) {
+  if (type == DType::act_bf16) dim = (dim + 31) / 32 * 32;
+  return n_rows * row_bytes(type, dim);
 }
 
 }  // namespace tiered

@@ -37,10 +37,11 @@ struct RmsNormArgs {
   float eps = 0;
 };
 
-/// Rows of f32 to 8-bit activation blocks (kernels/format/activation.hpp), once per row, shared by all products of that row.
+/// Rows of f32 to the form that the table's products take (kernels/format/activation.hpp), once per row, shared by all products
+/// of that row.
 struct QuantizeArgs {
   float const* x = nullptr;  ///< [n_rows, dim]
-  void* y = nullptr;         ///< [n_rows, dim] in act_q8; dim % 32 == 0
+  void* y = nullptr;         ///< [n_rows, dim] in KernelTable::converted, activation_bytes(...)
   std::int32_t n_rows = 0, dim = 0;
 };
 
@@ -52,6 +53,21 @@ struct MatmulArgs {
   float* y = nullptr;           ///< [n_tokens, rows], rows y_stride apart
   std::int32_t n_tokens = 0, rows = 0, dim = 0;
   std::int64_t y_stride = 0;  ///< elements; >= rows
+};
+
+/// Products of the same rows, in one go: q, k and v.
+struct MatmulSetArgs {
+  static constexpr int max_parts = 3;
+  MatmulArgs parts[max_parts];  ///< n_tokens the same in all; y of one is x of none
+  DType types[max_parts] = {};  ///< of the weights
+  std::int32_t n_parts = 0;
+};
+
+/// gate.y = act(x gate^T) * (x up^T): the first half of a feed-forward network. What is in up.y afterwards is undefined.
+struct GatedMatmulArgs {
+  MatmulArgs gate, up;  ///< same rows, n_tokens, y_stride
+  DType gate_type{}, up_type{};
+  Activation activation = Activation::silu;
 };
 
 /// Rotary positions, in place. Pair i of a head turns by positions[t] * inv_freq[i]; theta, Llama-3 factors, linear and other
@@ -176,9 +192,9 @@ struct ExpertsArgs {
 /// Quantised x of all tokens, and gate, up and quantised product of all slots.
 TIERED_HD constexpr std::size_t experts_workspace_bytes(std::int32_t n_tokens, std::int32_t n_slots, std::int32_t dim,
                                                         std::int32_t hidden_dim) {
-  // A quantised row takes 40 bytes for 32 elements (5/4 of its elements); ends are rounded up to 64 bytes.
-  std::size_t const x = (std::size_t(dim) * 5 / 4 + 64) * std::size_t(n_tokens);
-  std::size_t const h = (std::size_t(hidden_dim) * 8 + std::size_t(hidden_dim) * 5 / 4 + 128) * std::size_t(n_slots);
+  // A converted row takes at most 2 bytes an element, in panels one for each slot; ends are rounded up to 64 bytes.
+  std::size_t const x = (std::size_t(dim) * 2 + 128) * std::size_t(n_tokens > n_slots ? n_tokens : n_slots);
+  std::size_t const h = (std::size_t(hidden_dim) * 8 + std::size_t(hidden_dim) * 2 + 192) * std::size_t(n_slots);
   return x + h + 4096;
 }
 

@@ -11,11 +11,11 @@
 
 namespace tiered {
 
-/// Rows on their way into one or more products: f32, and its 8-bit form once a weight asked for it.
+/// Rows on their way into one or more products: f32, and the form that the kernel table converts to, once a weight asked for it.
 struct Activations {
   float const* values = nullptr;  ///< [n_rows, dim]
   std::int32_t n_rows = 0, dim = 0;
-  void const* q8 = nullptr;  ///< [n_rows, dim] in act_q8; filled by ExecContext::matmul
+  void const* converted = nullptr;  ///< [n_rows, dim] in KernelTable::converted; filled by ExecContext::matmul
 };
 
 struct AttendRequest {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tiered/core/dtype.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/model/exec_context.hpp"
@@ -44,12 +45,12 @@ class StepContext : public ExecContext {
   void const* in_type_for(DType weights, Activations& x, KernelTable const& table) {
     DType const type = table.activation[std::uint32_t(weights)];
     if (type == DType::f32) return x.values;
-    if (x.q8 == nullptr) {
-      void* const y = scratch_.take(row_bytes(type, std::uint64_t(x.dim)) * std::size_t(x.n_rows));
+    if (x.converted == nullptr) {
+      void* const y = scratch_.take(activation_bytes(type, std::uint64_t(x.n_rows), std::uint64_t(x.dim)));
       launch(&KernelTable::quantize, QuantizeArgs{x.values, y, x.n_rows, x.dim});
-      x.q8 = y;
+      x.converted = y;
     }
-    return x.q8;
+    return x.converted;
   }
 
   Scratch scratch_;

@@ -32,7 +32,7 @@ inline void check_capabilities(ShardTable const& table, KernelTable const& kerne
     ShardKind const kind = table.shard(w.shard).kind;
     bool const ok = kind == ShardKind::embedding ? kernels.embed[std::uint32_t(w.dtype)] != nullptr : kernels.supports(w.dtype);
     DType const takes = kernels.activation[std::uint32_t(w.dtype)];
-    if (ok && takes != DType::f32 && takes != DType::act_q8) {
+    if (ok && takes != DType::f32 && takes != kernels.converted) {
       throw Error(Errc::unsupported,
                   concat("the ", kernels.name, " kernels take activations in ", name(takes), ", which nothing here quantises to"));
     }

@@ -11,9 +11,19 @@ struct Kernels {
   static constexpr char const* name = "baseline";
   using Leaf = baseline::Leaf;
   template <class F>
-  static void quantized_tile(Product const& product, Range rows, Range tokens) {
-    baseline::quantized_tile<F>(product, rows, tokens);
+  static constexpr ProductKernel f32_product() {
+    return {&f32_tile<F, Leaf>, DType::f32};
   }
+  template <class F>
+  static constexpr ProductKernel product() {
+    if constexpr (F::block_elems == 1) {
+      return f32_product<F>();
+    } else {
+      return {&baseline::quantized_tile<F>, DType::act_q8};
+    }
+  }
+  static constexpr DType converted = DType::act_q8;
+  static void quantize(QuantizeArgs const& args, Team& team) { cpu::quantize<Leaf>(args, team); }
 };
 
 }  // namespace tiered::cpu::baseline

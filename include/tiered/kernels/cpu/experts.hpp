@@ -5,30 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tiered/core/error.hpp"
-#include "tiered/core/text.hpp"
 #include "tiered/kernels/args.hpp"
-#include "tiered/kernels/cpu/embed.hpp"
 #include "tiered/kernels/cpu/matmul.hpp"
 #include "tiered/kernels/cpu/team.hpp"
 
 namespace tiered::cpu {
 
-/// The products of one instruction set by weight type; null where there is none.
-struct ProductTable {
-  MatmulTile tile[n_file_dtypes] = {};
-  DType activation[n_file_dtypes] = {};  ///< what tile reads
-
-  MatmulTile of(DType weights) const {
-    std::uint32_t const type = std::uint32_t(weights);
-    if (type >= n_file_dtypes || tile[type] == nullptr)
-      throw Error(Errc::unsupported, concat("experts of weight type ", name(weights) != nullptr ? name(weights) : "unknown"));
-    return tile[type];
-  }
-};
-
-/// The loops of one call, in the order in which they run.
-template <class Leaf>
+/// The loops of one call, in the order in which they run. `Kernels`: see make_table.hpp.
+template <class Kernels>
 class Experts {
  public:
   Experts(ExpertsArgs const& args, ProductTable const& products, Team& team)
@@ -37,9 +21,9 @@ class Experts {
         gate_(products.of(args.gate_type)),
         up_(products.of(args.up_type)),
         down_(products.of(args.down_type)),
-        gate_q8_(products.activation[std::uint32_t(args.gate_type)] == DType::act_q8),
-        up_q8_(products.activation[std::uint32_t(args.up_type)] == DType::act_q8),
-        down_q8_(products.activation[std::uint32_t(args.down_type)] == DType::act_q8) {
+        gate_q8_(gate_.activation == DType::act_q8),
+        up_q8_(up_.activation == DType::act_q8),
+        down_q8_(down_.activation == DType::act_q8) {
     std::byte* at = args.workspace + (64 - reinterpret_cast<std::uintptr_t>(args.workspace) % 64) % 64;
     auto const take = [&](std::size_t bytes) {
       std::byte* const region = at;
@@ -57,10 +41,11 @@ class Experts {
 
   void run() {
     place_groups();
-    if (x_q8_ != nullptr) quantize<Leaf>({a_.x, x_q8_, a_.n_tokens, a_.dim}, team_);
-    for_tiles(a_.hidden_dim, row_bytes(a_.gate_type, std::uint64_t(a_.dim)), [this](Place at, Range rows) { gate_and_up(at, rows); });
-    if (down_q8_) quantize<Leaf>({hidden_, hidden_q8_, a_.n_slots, a_.hidden_dim}, team_);
-    for_tiles(a_.dim, row_bytes(a_.down_type, std::uint64_t(a_.hidden_dim)), [this](Place at, Range rows) { down(at, rows); });
+    if (x_q8_ != nullptr) Kernels::quantize({a_.x, x_q8_, a_.n_tokens, a_.dim}, team_);
+    for_tiles(a_.hidden_dim, row_bytes(a_.gate_type, std::uint64_t(a_.dim)), std::max(gate_.row_step, up_.row_step),
+              [this](Place at, Range rows) { gate_and_up(at, rows); });
+    if (down_q8_) Kernels::quantize({hidden_, hidden_q8_, a_.n_slots, a_.hidden_dim}, team_);
+    for_tiles(a_.dim, row_bytes(a_.down_type, std::uint64_t(a_.hidden_dim)), down_.row_step, [this](Place at, Range rows) { down(at, rows); });
   }
 
  private:
@@ -83,9 +68,9 @@ class Experts {
 
   /// Calls body(place, rows) for ranges of rows that cover n_rows outputs of every group.
   template <class Body>
-  void for_tiles(std::int32_t n_rows, std::uint64_t weight_row_bytes, Body const& body) {
+  void for_tiles(std::int32_t n_rows, std::uint64_t weight_row_bytes, std::int32_t row_step, Body const& body) {
     std::int32_t const mean_tokens = std::max(1, a_.n_slots / n_places_);
-    Tiling tiling = make_tiling(n_rows, mean_tokens, std::size_t(weight_row_bytes), std::max(1, team_.size() / n_places_));
+    Tiling tiling = make_tiling(n_rows, mean_tokens, std::size_t(weight_row_bytes), std::max(1, team_.size() / n_places_), row_step);
     tiling.tile_tokens = tiling.n_tokens;  // all tokens of a group at once
     std::int64_t const per_group = tiling.row_tiles();
     team_.parallel_for(n_places_ * per_group, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -112,14 +97,14 @@ class Experts {
     float *const gate = hidden_ + first, *const up = hidden_up_ + first;
     Product p = product(group.gate, input(gate_q8_), gate, a_.hidden_dim, a_.dim);
     p.x_rows = tokens_ + at.first;
-    gate_(p, rows, {0, group.n});
+    gate_.tile(p, rows, {0, group.n});
     p.w = group.up;
     p.x = input(up_q8_);
     p.y = up;
-    up_(p, rows, {0, group.n});
+    up_.tile(p, rows, {0, group.n});
     for (std::int64_t t = 0; t < group.n; ++t) {
       std::int64_t const row = t * a_.hidden_dim + rows.begin;
-      Leaf::gated(gate + row, up + row, a_.activation, rows.size(), gate + row);
+      Kernels::Leaf::gated(gate + row, up + row, a_.activation, rows.size(), gate + row);
     }
   }
 
@@ -129,12 +114,12 @@ class Experts {
     std::byte const* const x = down_q8_ ? hidden_q8_ : reinterpret_cast<std::byte const*>(hidden_);
     Product p = product(group.down, x + std::size_t(at.first) * x_bytes, a_.y, a_.dim, a_.hidden_dim);
     p.y_rows = a_.slots + group.first;
-    down_(p, rows, {0, group.n});
+    down_.tile(p, rows, {0, group.n});
   }
 
   ExpertsArgs const& a_;
   Team& team_;
-  MatmulTile gate_, up_, down_;
+  ProductKernel gate_, up_, down_;
   bool gate_q8_, up_q8_, down_q8_;  // whether the product reads 8-bit activations
   Place* places_ = nullptr;         // [n_places_]
   std::int32_t* tokens_ = nullptr;  // [n_slots], of each row of the hidden layer
@@ -143,9 +128,9 @@ class Experts {
   std::byte *hidden_q8_ = nullptr, *x_q8_ = nullptr;
 };
 
-template <ProductTable const* products, class Leaf>
+template <ProductTable const* products, class Kernels>
 void experts(ExpertsArgs const& args, Team& team) {
-  if (args.n_slots > 0) Experts<Leaf>(args, *products, team).run();
+  if (args.n_slots > 0) Experts<Kernels>(args, *products, team).run();
 }
 
 }  // namespace tiered::cpu

@@ -8,7 +8,9 @@
 #include "tiered/kernels/cpu/baseline.hpp"
 #include "tiered/kernels/cpu/table.hpp"
 #if defined(__x86_64__)
+#include "tiered/kernels/cpu/amx.hpp"
 #include "tiered/kernels/cpu/avx2.hpp"
+#include "tiered/kernels/cpu/avx512.hpp"
 #endif
 
 #if defined(TIERED_CPU_ISA)

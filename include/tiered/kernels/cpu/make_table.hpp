@@ -18,24 +18,23 @@
 
 namespace tiered::cpu {
 
-/// What reads 8-bit activations for quantised weights and f32 for weights that are floats; with `f32_activations`, f32 always.
-/// `Kernels` names the instruction set, its Leaf, and `Kernels::quantized_tile<F>`.
-template <class Kernels, bool f32_activations, WeightFormat F>
-constexpr MatmulTile tile_of() {
-  if constexpr (f32_activations || F::block_elems == 1) {
-    return &f32_tile<F, typename Kernels::Leaf>;
-  } else {
-    return &Kernels::template quantized_tile<F>;
-  }
-}
-
+/// What an instruction set is: a struct `Kernels` with
+///   name                     as in KernelTable
+///   Leaf                     the innermost loops, see leaf_baseline.hpp
+///   product<F>()             the ProductKernel for weights of format F
+///   f32_product<F>()         the same on f32 activations, for comparisons
+///   converted, quantize      what products read where it is not f32, and the op that makes it
 template <class Kernels, bool f32_activations>
 constexpr ProductTable make_products() {
   ProductTable products;
   for_each_format([&](auto format) {
     using F = decltype(format);
-    products.tile[std::uint32_t(F::dtype)] = tile_of<Kernels, f32_activations, F>();
-    products.activation[std::uint32_t(F::dtype)] = f32_activations ? DType::f32 : quantized_activation(F::dtype);
+    ProductKernel& kernel = products.kernels[std::uint32_t(F::dtype)];
+    if constexpr (f32_activations) {
+      kernel = Kernels::template f32_product<F>();
+    } else {
+      kernel = Kernels::template product<F>();
+    }
   });
   return products;
 }
@@ -46,16 +45,20 @@ inline constexpr ProductTable products_of = make_products<Kernels, f32_activatio
 template <class Kernels, bool f32_activations>
 constexpr KernelTable make_kernel_table() {
   using Leaf = typename Kernels::Leaf;
+  constexpr ProductTable const* products = &products_of<Kernels, f32_activations>;
   KernelTable table;
   table.name = Kernels::name;
   for_each_format([&](auto format) {
     using F = decltype(format);
     constexpr std::uint32_t type = std::uint32_t(F::dtype);
     table.embed[type] = &enqueue<EmbedArgs, &embed<F, Leaf>>;
-    table.matmul[type] = &enqueue<MatmulArgs, &matmul<F::dtype, tile_of<Kernels, f32_activations, F>()>>;
-    table.activation[type] = f32_activations ? DType::f32 : quantized_activation(F::dtype);
+    table.matmul[type] = &enqueue<MatmulArgs, &matmul<products, F::dtype>>;
+    table.activation[type] = products->kernels[type].activation;
   });
-  table.quantize = &enqueue<QuantizeArgs, &quantize<Leaf>>;
+  table.converted = Kernels::converted;
+  table.quantize = &enqueue<QuantizeArgs, &Kernels::quantize>;
+  table.matmul_set = &enqueue<MatmulSetArgs, &matmul_set<products>>;
+  table.gated_matmul = &enqueue<GatedMatmulArgs, &gated_matmul<products, Leaf>>;
   table.rms_norm = &enqueue<RmsNormArgs, &rms_norm<Leaf>>;
   table.rope = &enqueue<RopeArgs, &rope>;
   constexpr std::uint32_t half = std::uint32_t(DType::f16), single = std::uint32_t(DType::f32);
@@ -67,7 +70,7 @@ constexpr KernelTable make_kernel_table() {
   table.add = &enqueue<AddArgs, &add<Leaf>>;
   table.gather = &enqueue<GatherArgs, &gather>;
   table.route = &enqueue<RouteArgs, &route>;
-  table.experts = &enqueue<ExpertsArgs, &experts<&products_of<Kernels, f32_activations>, Leaf>>;
+  table.experts = &enqueue<ExpertsArgs, &experts<products, Kernels>>;
   table.combine = &enqueue<CombineArgs, &combine>;
   return table;
 }

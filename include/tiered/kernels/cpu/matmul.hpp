@@ -5,7 +5,9 @@
 #include <cstdint>
 
 #include "tiered/core/dtype.hpp"
+#include "tiered/core/error.hpp"
 #include "tiered/core/ids.hpp"
+#include "tiered/core/text.hpp"
 #include "tiered/kernels/args.hpp"
 #include "tiered/kernels/cpu/team.hpp"
 
@@ -45,7 +47,8 @@ struct Tiling {
 
 /// Tiles whose weights stay in the second-level cache while all their tokens pass, a few for every thread. Small products get
 /// fewer: a tile should take longer than handing it out.
-inline Tiling make_tiling(std::int32_t n_rows, std::int32_t n_tokens, std::size_t weight_row_bytes, int n_threads) {
+inline Tiling make_tiling(std::int32_t n_rows, std::int32_t n_tokens, std::size_t weight_row_bytes, int n_threads,
+                          std::int32_t row_step = 4, std::int32_t token_step = 4) {
   constexpr std::size_t cached_bytes = 128 * 1024, least_bytes = 16 * 1024;
   Tiling tiling{n_rows, n_tokens, n_rows, n_tokens};
   if (n_rows <= 0 || n_tokens <= 0) return {0, 0, 1, 1};
@@ -54,22 +57,95 @@ inline Tiling make_tiling(std::int32_t n_rows, std::int32_t n_tokens, std::size_
   auto const least = std::int32_t(std::clamp<std::size_t>(least_bytes / row / std::size_t(n_tokens), 1, 1024));
   std::int32_t const share = (n_rows + n_threads * 4 - 1) / (n_threads * 4);
   tiling.tile_rows = std::clamp(n_threads == 1 ? most : share, std::min(least, most), most);
-  tiling.tile_rows = std::min(n_rows, (tiling.tile_rows + 3) / 4 * 4);
+  tiling.tile_rows = std::min(n_rows, (tiling.tile_rows + row_step - 1) / row_step * row_step);
   if (n_threads > 1 && tiling.row_tiles() < 2 * n_threads && n_tokens >= 32) {
     std::int32_t const wanted = std::int32_t(2 * n_threads / tiling.row_tiles()) + 1;
-    tiling.tile_tokens = std::max(16, ((n_tokens + wanted - 1) / wanted + 3) / 4 * 4);
+    std::int32_t const step = std::max(16, token_step);
+    tiling.tile_tokens = ((n_tokens + wanted - 1) / wanted + step - 1) / step * step;
   }
   return tiling;
 }
 
-/// y = x w^T + bias by tiles of weight type `type`.
-template <DType type, MatmulTile tile>
-void matmul(MatmulArgs const& args, Team& team) {
+/// How one instruction set multiplies weights of one type.
+struct ProductKernel {
+  MatmulTile tile = nullptr;
+  DType activation = DType::f32;  ///< what it reads
+  /// Ranges of rows and tokens that tile() gets begin at multiples of these.
+  std::int32_t row_step = 4, token_step = 4;
+};
+
+/// The products of one instruction set by weight type; tile is null where there is none.
+struct ProductTable {
+  ProductKernel kernels[n_file_dtypes] = {};
+
+  ProductKernel const& of(DType weights) const {
+    std::uint32_t const type = std::uint32_t(weights);
+    if (type >= n_file_dtypes || kernels[type].tile == nullptr)
+      throw Error(Errc::unsupported, concat("products with weights of type ", name(weights) != nullptr ? name(weights) : "unknown"));
+    return kernels[type];
+  }
+};
+
+inline Product product_of(MatmulArgs const& args) {
   Product product;
   static_cast<MatmulArgs&>(product) = args;
-  Tiling const tiling = make_tiling(args.rows, args.n_tokens, std::size_t(row_bytes(type, std::uint64_t(args.dim))), team.size());
+  return product;
+}
+
+inline Tiling tiling_of(MatmulArgs const& args, DType type, ProductKernel const& kernel, int n_threads) {
+  return make_tiling(args.rows, args.n_tokens, std::size_t(row_bytes(type, std::uint64_t(args.dim))), n_threads, kernel.row_step,
+                     kernel.token_step);
+}
+
+/// y = x w^T + bias by tiles of weight type `type`.
+template <ProductTable const* products, DType type>
+void matmul(MatmulArgs const& args, Team& team) {
+  constexpr ProductKernel kernel = products->kernels[std::uint32_t(type)];
+  Product const product = product_of(args);
+  Tiling const tiling = tiling_of(args, type, kernel, team.size());
   team.parallel_for(tiling.size(), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) tile(product, tiling.rows(i), tiling.tokens(i));
+    for (std::int64_t i = begin; i < end; ++i) kernel.tile(product, tiling.rows(i), tiling.tokens(i));
+  });
+}
+
+/// The tiles of several products as one loop: one hand-out of work where there would be three.
+template <ProductTable const* products>
+void matmul_set(MatmulSetArgs const& args, Team& team) {
+  Product product[MatmulSetArgs::max_parts];
+  ProductKernel kernel[MatmulSetArgs::max_parts];
+  Tiling tiling[MatmulSetArgs::max_parts];
+  std::int64_t ends[MatmulSetArgs::max_parts] = {}, total = 0;
+  for (std::int32_t i = 0; i < args.n_parts; ++i) {
+    product[i] = product_of(args.parts[i]);
+    kernel[i] = products->of(args.types[i]);
+    tiling[i] = tiling_of(args.parts[i], args.types[i], kernel[i], team.size());
+    ends[i] = total += tiling[i].size();
+  }
+  team.parallel_for(total, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      std::int32_t part = 0;
+      while (i >= ends[part]) ++part;
+      std::int64_t const tile = part == 0 ? i : i - ends[part - 1];
+      kernel[part].tile(product[part], tiling[part].rows(tile), tiling[part].tokens(tile));
+    }
+  });
+}
+
+/// Tiles of both products and their activation by the same thread, while they are in its cache.
+template <ProductTable const* products, class Leaf>
+void gated_matmul(GatedMatmulArgs const& args, Team& team) {
+  Product const gate = product_of(args.gate), up = product_of(args.up);
+  ProductKernel const &gate_kernel = products->of(args.gate_type), &up_kernel = products->of(args.up_type);
+  ProductKernel const& coarser = gate_kernel.row_step >= up_kernel.row_step ? gate_kernel : up_kernel;
+  Tiling const tiling = tiling_of(args.gate, args.gate_type, coarser, team.size());
+  team.parallel_for(tiling.size(), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      Range const rows = tiling.rows(i), tokens = tiling.tokens(i);
+      gate_kernel.tile(gate, rows, tokens);
+      up_kernel.tile(up, rows, tokens);
+      for (std::int32_t t = tokens.begin; t < tokens.end; ++t)
+        Leaf::gated(gate.y_row(t) + rows.begin, up.y_row(t) + rows.begin, args.activation, rows.size(), gate.y_row(t) + rows.begin);
+    }
   });
 }
 

@@ -1,4 +1,4 @@
-/// Activations as 8-bit blocks, which integer dot products read. [device-visible]
+/// Activations as products read them: 8-bit blocks for integer dot products, bfloat16 panels for matrix units. [device-visible]
 ///
 /// With A the largest magnitude of a block of 32, scale = A / 127 and q = x * (127 / A), rounded to the nearest integer, ties to
 /// even. Every step is one correctly rounded f32 operation, so all backends make the same bits. Where A < 2^-100, scale and q are 0
@@ -7,6 +7,10 @@
 ///
 /// Weights in super-blocks of 256 read eight blocks for each: one scale for 256 elements would cost accuracy wherever activations
 /// have outliers, as the product of gate and up does.
+///
+/// Panels (act_bf16) hold 16 rows each, the last one what is left (n of them): element k of row i of a panel is half-word
+/// (k / 2 * n + i) * 2 + k % 2 of it, so that pairs of neighbours in k lie together and rows side by side, as the second operand of
+/// a matrix unit wants them. dim is rounded up to a multiple of 32 with zeros. Rounded to nearest, ties to even.
 #pragma once
 
 #include <cstdint>
