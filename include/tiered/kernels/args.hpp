@@ -198,6 +198,18 @@ TIERED_HD constexpr std::size_t experts_workspace_bytes(std::int32_t n_tokens, s
   return x + h + 4096;
 }
 
+/// The same for whatever the router chose, where all experts of the layer are on one device: the op groups the slots itself, so that
+/// nobody has to wait for the ids.
+struct RoutedExpertsArgs {
+  ExpertsArgs experts;                   ///< n_slots = n_tokens * n_used; groups, slots and n_groups are set by the op
+  std::int32_t const* ids = nullptr;     ///< [n_tokens, n_used]
+  ExpertGroup const* weights = nullptr;  ///< [n_experts]: where each expert's matrices are
+  ExpertGroup* groups = nullptr;         ///< room for min(n_slots, n_experts)
+  std::int32_t* slots = nullptr;         ///< room for n_slots
+  std::int32_t* counts = nullptr;        ///< room for n_experts + 1
+  std::int32_t n_experts = 0;
+};
+
 /// out[t, :] = sum over j, ascending, of weights[t, j] * y[t * n_used + j, :]: a fixed order, whatever device computed which slot.
 struct CombineArgs {
   float const* y = nullptr;        ///< [n_tokens * n_used, dim]

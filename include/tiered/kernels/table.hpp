@@ -37,6 +37,7 @@ struct KernelTable {
   Kernel<GatherArgs> gather = nullptr;
   Kernel<RouteArgs> route = nullptr;
   Kernel<ExpertsArgs> experts = nullptr;  ///< for every mix of types whose matmul is not null
+  Kernel<RoutedExpertsArgs> routed_experts = nullptr;  ///< null: grouped by who launches `experts`. Same bits either way
   Kernel<CombineArgs> combine = nullptr;
 
   constexpr bool supports(DType weights) const {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/ids.hpp"
@@ -16,6 +17,13 @@ struct Activations {
   float const* values = nullptr;  ///< [n_rows, dim]
   std::int32_t n_rows = 0, dim = 0;
   void const* converted = nullptr;  ///< [n_rows, dim] in KernelTable::converted; filled by ExecContext::matmul
+};
+
+/// One of several products of the same rows: y [x.n_rows, rows of the weight].
+struct ProductRequest {
+  WeightId weight{};
+  float* y = nullptr;
+  float const* bias = nullptr;
 };
 
 struct AttendRequest {
@@ -66,6 +74,16 @@ class ExecContext {
   virtual float const* vector(WeightId weight) = 0;
   /// y[t, :] = w x[t, :] + bias for the rows of x; y is [x.n_rows, w.rows]. Quantises x on first need.
   virtual void matmul(WeightId weight, Activations& x, float* y, float const* bias = nullptr) = 0;
+  /// Several products of the same rows, in one go where the device can.
+  virtual void matmul_set(std::span<ProductRequest const> products, Activations& x) {
+    for (ProductRequest const& p : products) matmul(p.weight, x, p.y, p.bias);
+  }
+  /// y = act(gate x) * (up x), both [x.n_rows, rows]; `spare` is as large as y and undefined afterwards.
+  virtual void gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) {
+    matmul(gate, x, y);
+    matmul(up, x, spare);
+    launch(&KernelTable::gated, GatedArgs{y, spare, y, std::int64_t(x.n_rows) * rows_of(gate), activation});
+  }
   /// hidden[t, :] = scale * table[tokens[t], :].
   virtual void embed(WeightId table, float scale) = 0;
   /// Stores k and v of the rows, then attends, wherever the layer's KV lies.
@@ -75,6 +93,7 @@ class ExecContext {
   virtual void experts(ExpertsRequest const& request) = 0;
 
  protected:
+  virtual std::int32_t rows_of(WeightId weight) const = 0;
   virtual void* scratch_bytes(std::size_t bytes) = 0;
 
   std::int32_t n_rows_ = 0, n_outputs_ = 0;

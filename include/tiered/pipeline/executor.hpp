@@ -85,6 +85,8 @@ class Executor final : public StepContext {
 
   float const* vector(WeightId id) override;
   void matmul(WeightId id, Activations& x, float* y, float const* bias) override;
+  void matmul_set(std::span<ProductRequest const> products, Activations& x) override;
+  void gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) override;
   void embed(WeightId table, float scale) override;
   void attend(AttendRequest const& request) override;
   void experts(ExpertsRequest const& request) override;
@@ -107,6 +109,8 @@ class Executor final : public StepContext {
   Shard const& shard(ShardId id) const { return p_.table.shard(id); }
   bool skips(ShardId id) const { return outputs_total_ == 0 && shard(id).kind == ShardKind::output; }
 
+  std::int32_t rows_of(WeightId id) const override { return p_.table.weight(id).rows; }
+  MatmulArgs host_product(WeightId id, Activations& x, float* y, float const* bias);
   void upload_kv_tables();
   KvTable const* kv_tables(std::int32_t layer, bool device) const;
   void fill_inputs(std::span<BlockRow const> rows);

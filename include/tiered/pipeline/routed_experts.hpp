@@ -46,7 +46,8 @@ struct RoutedRows {
   float* hidden = nullptr;            ///< [n_rows, dim]: receives the sum
 };
 
-/// One layer at a time. Waits for the ids only; everything after is enqueued. Results do not depend on who computes an expert:
+/// One layer at a time. Waits for the ids only, and not even for them where the host computes all experts of the layer where its
+/// rows are; everything after is enqueued. Results do not depend on who computes an expert:
 /// each slot (row, place) has its own output, and slots are summed in order of place.
 class RoutedExperts {
  public:
@@ -77,6 +78,11 @@ class RoutedExperts {
     return reinterpret_cast<T*>(base + offset);
   }
   float* y_on(bool on_device) const { return at<float>(on_device ? env_->device_base : env_->host_base, env_->layout->expert_y); }
+
+  /// Whether one op on the home device can do it all.
+  bool all_at_home() const;
+  void compute_at_home();
+  ExpertsArgs common_args(float const* x, bool on_device) const;
 
   std::int32_t const* read_ids();
   void group_slots_by_expert(std::int32_t const* ids);
@@ -120,6 +126,7 @@ class RoutedExperts {
   std::vector<std::int32_t> begins_, slots_;  // slots by expert
   std::vector<Expert> experts_, on_host_, in_vram_, missing_;
   std::vector<ExpertCache::Entry*> hits_;
+  std::vector<std::vector<ExpertGroup>> host_weights_;  // per layer, of all its experts; read by ops that are enqueued
   std::size_t n_groups_ = 0, n_slots_listed_ = 0;
   Ticket host_done_;
   bool x_on_device_ = false;

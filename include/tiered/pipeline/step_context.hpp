@@ -78,6 +78,7 @@ class ScratchMeter final : public StepContext {
   /// Counted: a shard that goes by rows has its vectors copied into scratch.
   float const* vector(WeightId id) override { return static_cast<float const*>(scratch_.take(table_.weight(id).bytes())); }
   void matmul(WeightId id, Activations& x, float*, float const*) override { in_type_for(table_.weight(id).dtype, x, *kernel_table_); }
+  std::int32_t rows_of(WeightId id) const override { return table_.weight(id).rows; }
   void embed(WeightId, float) override {}
   /// Counted: q, k, v and output once more, where the layer's KV is on another device than the step.
   void attend(AttendRequest const& r) override {

@@ -13,6 +13,7 @@
 #include "tiered/kernels/cpu/queue.hpp"
 #include "tiered/kernels/cpu/rope.hpp"
 #include "tiered/kernels/cpu/route.hpp"
+#include "tiered/kernels/cpu/routed.hpp"
 #include "tiered/kernels/format/format.hpp"
 #include "tiered/kernels/table.hpp"
 
@@ -71,6 +72,7 @@ constexpr KernelTable make_kernel_table() {
   table.gather = &enqueue<GatherArgs, &gather>;
   table.route = &enqueue<RouteArgs, &route>;
   table.experts = &enqueue<ExpertsArgs, &experts<products, Kernels>>;
+  table.routed_experts = &enqueue<RoutedExpertsArgs, &routed_experts<products, Kernels>>;
   table.combine = &enqueue<CombineArgs, &combine>;
   return table;
 }

@@ -38,9 +38,9 @@ void Transformer::attention(std::int32_t l, ExecContext& ctx) const {
   float* const q = ctx.scratch<float>(std::size_t(n) * std::size_t(q_dim));   // [n, n_heads, head_dim]
   float* const k = ctx.scratch<float>(std::size_t(n) * std::size_t(kv_dim));  // [n, n_kv_heads, head_dim]
   float* const v = ctx.scratch<float>(std::size_t(n) * std::size_t(kv_dim));
-  ctx.matmul(w.q, x, q, vector_or_null(w.q_bias, ctx));
-  ctx.matmul(w.k, x, k, vector_or_null(w.k_bias, ctx));
-  ctx.matmul(w.v, x, v, vector_or_null(w.v_bias, ctx));
+  ProductRequest const products[] = {
+      {w.q, q, vector_or_null(w.q_bias, ctx)}, {w.k, k, vector_or_null(w.k_bias, ctx)}, {w.v, v, vector_or_null(w.v_bias, ctx)}};
+  ctx.matmul_set(products, x);
   if (has(w.q_norm)) norm(w.q_norm, q, n * a.n_heads, a.head_dim, ctx);
   if (has(w.k_norm)) norm(w.k_norm, k, n * a.n_kv_heads, a.head_dim, ctx);
   rotate(w, a, q, a.n_heads, ctx);
@@ -59,9 +59,7 @@ void Transformer::feed_forward(std::int32_t l, ExecContext& ctx) const {
   Activations x = normed(w.ffn_norm, ctx);
   float* const gate = ctx.scratch<float>(std::size_t(n) * std::size_t(hidden_dim));
   float* const up = ctx.scratch<float>(std::size_t(n) * std::size_t(hidden_dim));
-  ctx.matmul(w.gate, x, gate);
-  ctx.matmul(w.up, x, up);
-  ctx.launch(&KernelTable::gated, GatedArgs{gate, up, gate, std::int64_t(n) * hidden_dim, config_.activation});
+  ctx.gated_matmul(w.gate, w.up, x, gate, up, config_.activation);
   Activations h{gate, n, hidden_dim};
   float* const y = ctx.scratch<float>(std::size_t(n) * std::size_t(config_.dim));
   ctx.matmul(w.down, h, y);

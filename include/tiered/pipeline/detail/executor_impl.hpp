@@ -346,10 +346,15 @@ float const* Executor::vector(WeightId id) {
   return reinterpret_cast<float const*>(device_rows(w, w.first_row, end));
 }
 
+/// The whole product where the host has its weights.
+MatmulArgs Executor::host_product(WeightId id, Activations& x, float* y, float const* bias) {
+  Weight const& w = p_.table.weight(id);
+  return {w.data, in_type_for(w.dtype, x, *kernels_), bias, y, x.n_rows, w.rows, w.cols, w.rows};
+}
+
 void Executor::matmul(WeightId id, Activations& x, float* y, float const* bias) {
   Weight const& w = p_.table.weight(id);
-  void const* const in = in_type_for(w.dtype, x, *kernels_);
-  MatmulArgs args{w.data, in, bias, y, x.n_rows, w.rows, w.cols, w.rows};
+  MatmulArgs args = host_product(id, x, y, bias);
   auto const kernel = kernels_->matmul[std::uint32_t(w.dtype)];
   if (!on_device()) return tiered::launch(kernel, args, queue_);
   for (std::int32_t row = w.first_row; row < w.first_row + w.rows;) {
@@ -361,6 +366,24 @@ void Executor::matmul(WeightId id, Activations& x, float* y, float const* bias) 
     tiered::launch(kernel, args, queue_);
     row = end;
   }
+}
+
+void Executor::matmul_set(std::span<ProductRequest const> products, Activations& x) {
+  if (on_device() || kernels_->matmul_set == nullptr || products.size() > MatmulSetArgs::max_parts)
+    return ExecContext::matmul_set(products, x);
+  MatmulSetArgs args;
+  for (ProductRequest const& p : products) {
+    args.types[args.n_parts] = p_.table.weight(p.weight).dtype;
+    args.parts[args.n_parts++] = host_product(p.weight, x, p.y, p.bias);
+  }
+  tiered::launch(kernels_->matmul_set, args, queue_);
+}
+
+void Executor::gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) {
+  if (on_device() || kernels_->gated_matmul == nullptr) return ExecContext::gated_matmul(gate, up, x, y, spare, activation);
+  MatmulArgs const gate_args = host_product(gate, x, y, nullptr), up_args = host_product(up, x, spare, nullptr);
+  tiered::launch(kernels_->gated_matmul,
+                 GatedMatmulArgs{gate_args, up_args, p_.table.weight(gate).dtype, p_.table.weight(up).dtype, activation}, queue_);
 }
 
 void Executor::embed(WeightId table, float scale) {

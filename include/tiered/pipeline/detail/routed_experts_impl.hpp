@@ -19,6 +19,10 @@ void RoutedExperts::run(RoutedRows const& rows, ShardId first_expert, std::uint6
   first_expert_ = first_expert;
   step_ = step;
   n_groups_ = n_slots_listed_ = 0;
+  if (all_at_home()) {
+    compute_at_home();
+    return combine();
+  }
   group_slots_by_expert(read_ids());
   decide();
   start_host();
@@ -26,6 +30,34 @@ void RoutedExperts::run(RoutedRows const& rows, ShardId first_expert, std::uint6
   compute_fetched();
   finish_host();
   combine();
+}
+
+bool RoutedExperts::all_at_home() const {
+  if (home_is_device() || home().kernels().routed_experts == nullptr || n_slots() > std::size_t(env_->layout->slots_per_launch)) return false;
+  std::int32_t const n_experts = rows_->config->experts.n_experts;
+  for (std::int32_t e = 0; e < n_experts; ++e) {
+    Placement const& p = env_->plan->shards[std::size_t(first_expert_) + std::size_t(e)];
+    if (p.resident() || p.cached) return false;
+  }
+  return true;
+}
+
+void RoutedExperts::compute_at_home() {
+  std::int32_t const n_experts = rows_->config->experts.n_experts;
+  host_weights_.resize(env_->config->layers.size());
+  std::vector<ExpertGroup>& weights = host_weights_[std::size_t(rows_->layer)];
+  for (std::int32_t e = std::int32_t(weights.size()); e < n_experts; ++e)
+    weights.push_back(group_on_host({e, 0, 0, ShardId(std::uint32_t(first_expert_) + std::uint32_t(e))}));
+  RoutedExpertsArgs args;
+  args.experts = common_args(rows_->x, false);
+  args.experts.n_slots = std::int32_t(n_slots());
+  args.ids = rows_->ids;
+  args.weights = weights.data();
+  args.groups = at<ExpertGroup>(env_->host_base, env_->layout->expert_groups);
+  args.counts = reinterpret_cast<std::int32_t*>(args.groups + n_experts);  // the list has room for twice n_experts more than slots
+  args.slots = at<std::int32_t>(env_->host_base, env_->layout->expert_slots);
+  args.n_experts = n_experts;
+  tiered::launch(home().kernels().routed_experts, args, home().queue());
 }
 
 std::int32_t const* RoutedExperts::read_ids() {
@@ -212,14 +244,21 @@ void RoutedExperts::launch_groups(Batch& b, bool on_device, float const* x) {
   if (b.groups.empty()) return;
   Side const& side = on_device ? env_->device : env_->host;
   if (on_device) side.wait_for(b.ready);
+  ExpertsArgs args = common_args(x, on_device);
+  args.groups = upload(std::span<ExpertGroup const>(b.groups), env_->layout->expert_groups, n_groups_, on_device);
+  args.slots = upload(std::span<std::int32_t const>(b.slots), env_->layout->expert_slots, n_slots_listed_, on_device);
+  args.n_groups = std::int32_t(b.groups.size());
+  args.n_slots = std::int32_t(b.slots.size());
+  tiered::launch(side.kernels().experts, args, side.queue());
+  b.groups.clear();
+  b.slots.clear();
+}
+
+ExpertsArgs RoutedExperts::common_args(float const* x, bool on_device) const {
   ExpertsArgs args{};
   args.x = x;
   args.y = y_on(on_device);
-  args.groups = upload(std::span<ExpertGroup const>(b.groups), env_->layout->expert_groups, n_groups_, on_device);
-  args.slots = upload(std::span<std::int32_t const>(b.slots), env_->layout->expert_slots, n_slots_listed_, on_device);
   args.workspace = (on_device ? env_->device_base : env_->host_base) + env_->layout->expert_workspace;
-  args.n_groups = std::int32_t(b.groups.size());
-  args.n_slots = std::int32_t(b.slots.size());
   args.n_tokens = rows_->n_rows;
   args.n_used = n_used();
   args.dim = env_->config->dim;
@@ -229,9 +268,7 @@ void RoutedExperts::launch_groups(Batch& b, bool on_device, float const* x) {
   args.gate_type = env_->table.weights[std::size_t(w.begin)].dtype;
   args.up_type = env_->table.weights[std::size_t(w.begin + 1)].dtype;
   args.down_type = env_->table.weights[std::size_t(w.begin + 2)].dtype;
-  tiered::launch(side.kernels().experts, args, side.queue());
-  b.groups.clear();
-  b.slots.clear();
+  return args;
 }
 
 void RoutedExperts::retire(Batch& b) {
