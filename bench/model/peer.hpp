@@ -1,0 +1,150 @@
+/// Another engine's bench program, run beside ours: what to call it with, and how to read what it prints.
+#pragma once
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <nlohmann/json.hpp>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+
+namespace bench {
+
+/// Tokens a second of one prompt length and of the tokens that follow it.
+struct Speed {
+  double prefill = 0, decode = 0;
+};
+
+struct Question {
+  std::string model;
+  int n_threads = 0, n_prompt = 512, n_decode = 64, n_runs = 3;
+};
+
+enum class PeerKind { llama_bench, batched_bench, sweep_bench };
+
+inline PeerKind peer_kind(std::string const& path) {
+  std::string const name = path.substr(path.find_last_of('/') + 1);
+  if (name.find("batched-bench") != name.npos) return PeerKind::batched_bench;
+  if (name.find("sweep-bench") != name.npos) return PeerKind::sweep_bench;
+  return PeerKind::llama_bench;
+}
+
+/// What a program writes to its standard output, or to its standard error; the other is thrown away.
+/// Errors  Errc::io where it cannot be run or does not end with 0.
+inline std::string output_of(std::vector<std::string> const& command, int descriptor = STDOUT_FILENO) {
+  int pipe_ends[2];
+  if (::pipe2(pipe_ends, O_CLOEXEC) != 0) throw tiered::Error(tiered::Errc::io, std::strerror(errno));
+  std::vector<char*> arguments;
+  for (std::string const& s : command) arguments.push_back(const_cast<char*>(s.c_str()));
+  arguments.push_back(nullptr);
+  pid_t const child = ::fork();
+  if (child == 0) {
+    ::dup2(pipe_ends[1], descriptor);
+    ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO + STDERR_FILENO - descriptor);
+    if (::chdir("/tmp") != 0) ::_exit(126);  // some write logs where they stand
+    ::execv(arguments[0], arguments.data());
+    ::_exit(127);
+  }
+  ::close(pipe_ends[1]);
+  std::string text;
+  char piece[4096];
+  for (ssize_t n = 0; (n = ::read(pipe_ends[0], piece, sizeof piece)) > 0;) text.append(piece, std::size_t(n));
+  ::close(pipe_ends[0]);
+  int status = -1;
+  if (child < 0 || ::waitpid(child, &status, 0) < 0 || status != 0)
+    throw tiered::Error(tiered::Errc::io, tiered::concat(command.front(), ": ended with status ", status));
+  return text;
+}
+
+/// Cells of the rows of a table in Markdown that begin with a number.
+inline std::vector<std::vector<double>> table_rows(std::string_view text) {
+  std::vector<std::vector<double>> rows;
+  while (!text.empty()) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    std::vector<double> cells;
+    while (!line.empty() && line.front() == '|') {
+      line.remove_prefix(1);
+      std::string const cell(line.substr(0, line.find('|')));
+      line.remove_prefix(std::min(line.size(), cell.size()));
+      char* end = nullptr;
+      double const value = std::strtod(cell.c_str(), &end);
+      if (end == cell.c_str()) break;
+      cells.push_back(value);
+    }
+    if (cells.size() >= 7) rows.push_back(cells);
+  }
+  return rows;
+}
+
+inline std::string absolute(std::string const& path) {
+  char* const found = ::realpath(path.c_str(), nullptr);
+  if (found == nullptr) throw tiered::Error(tiered::Errc::not_found, tiered::concat(path, ": ", std::strerror(errno)));
+  std::string const out = found;
+  std::free(found);
+  return out;
+}
+
+inline Speed best(Speed a, Speed b) { return {std::max(a.prefill, b.prefill), std::max(a.decode, b.decode)}; }
+
+/// The best of its runs, as ours are: decode is measured behind the prompt.
+/// Errors  Errc::io where it fails or prints something else than is known of it.
+inline Speed ask_peer(std::string const& path, Question const& q) {
+  auto const text = [](auto n) { return std::to_string(n); };
+  std::vector<std::string> const common = {absolute(path), "-m", absolute(q.model), "-t", text(q.n_threads)};
+  auto const with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), common.begin(), common.end());
+    return output_of(more, peer_kind(path) == PeerKind::sweep_bench ? STDERR_FILENO : STDOUT_FILENO);
+  };
+  Speed speed;
+  try {
+    switch (peer_kind(path)) {
+      case PeerKind::llama_bench: {
+        std::vector<std::string> const shared = {"-r", text(q.n_runs), "-fa", "1", "-o", "json"};
+        auto const run = [&](std::vector<std::string> more) {
+          more.insert(more.end(), shared.begin(), shared.end());
+          std::vector<double> const samples = nlohmann::json::parse(with(more)).at(0).at("samples_ts");
+          return *std::max_element(samples.begin(), samples.end());
+        };
+        speed.prefill = run({"-p", text(q.n_prompt), "-n", "0"});
+        if (q.n_decode > 0) speed.decode = run({"-p", "0", "-n", text(q.n_decode), "-d", text(q.n_prompt)});
+        break;
+      }
+      case PeerKind::batched_bench:
+        for (int i = 0; i < q.n_runs; ++i) {
+          std::string const out = with({"-c", text(q.n_prompt + q.n_decode + 256), "-npp", text(q.n_prompt), "-ntg", text(q.n_decode), "-npl",
+                                        "1", "-fa", "on", "--output-format", "jsonl"});
+          nlohmann::json const line = nlohmann::json::parse(out.substr(out.find('{')));
+          speed = best(speed, {line.at("speed_pp"), line.at("speed_tg")});
+        }
+        break;
+      case PeerKind::sweep_bench:
+        for (int i = 0; i < q.n_runs; ++i) {
+          std::string const out = with({"-c", text(2 * q.n_prompt + q.n_decode + 256), "-n", text(q.n_decode), "-b", text(q.n_prompt), "-ub",
+                                        text(q.n_prompt)});
+          // PP, TG, N_KV, T_PP, S_PP, T_TG, S_TG: prompts from the first row, tokens behind it from the one whose N_KV is a prompt.
+          for (std::vector<double> const& row : table_rows(out)) {
+            if (int(row[2]) == 0) speed.prefill = std::max(speed.prefill, row[4]);
+            if (int(row[2]) == q.n_prompt) speed.decode = std::max(speed.decode, row[6]);
+          }
+        }
+        break;
+    }
+  } catch (nlohmann::json::exception const& e) {
+    throw tiered::Error(tiered::Errc::io, tiered::concat(path, ": its output was not understood: ", e.what()));
+  }
+  if (speed.prefill <= 0) throw tiered::Error(tiered::Errc::io, tiered::concat(path, ": no speed in its output"));
+  return speed;
+}
+
+}  // namespace bench

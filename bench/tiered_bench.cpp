@@ -1,0 +1,210 @@
+/// tiered-bench: how fast a whole model runs, beside what the machine's memory gives and beside other engines in the same run.
+///
+/// For each prompt length: a prompt of random tokens, then tokens behind it, one at a time, also random, as other benches draw
+/// them. Of several runs the best one counts, for everybody: what disturbs a run only ever makes it slower.
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "model/peer.hpp"
+#include "model/read_rate.hpp"
+#include "tiered/sim/split_mix.hpp"
+#include "tiered/tiered.hpp"
+
+namespace {
+
+using namespace bench;
+using nlohmann::json;
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+struct Options {
+  std::string model, json_file;
+  std::vector<int> prompts = {512};
+  std::vector<int> threads = {0};
+  std::vector<std::string> peers;
+  int n_decode = 64, n_runs = 3;
+  std::string kv_type = "f16";
+};
+
+/// Bytes that a decoded token reads: every matrix it goes through, the experts it is routed to, and the keys and values behind it.
+double bytes_per_token(tiered::ShardTable const& table, tiered::DType kv_type, double context) {
+  double bytes = 0;
+  for (tiered::Shard const& s : table.shards) {
+    if (s.kind != tiered::ShardKind::embedding) bytes += double(s.bytes) * s.use_probability;
+  }
+  for (tiered::LayerState const& state : table.states) {
+    double const seen = state.window > 0 ? std::min(context, double(state.window)) : context;
+    bytes += seen * double(tiered::row_bytes(kv_type, state.elems_per_token));
+  }
+  return bytes;
+}
+
+/// Multiply-adds of one token of a prompt, without the head, which only the last one meets.
+double macs_per_token(tiered::ShardTable const& table, double context) {
+  double macs = 0;
+  for (tiered::Shard const& s : table.shards) {
+    if (s.kind != tiered::ShardKind::output) macs += s.macs_per_token * s.use_probability;
+  }
+  for (tiered::LayerState const& state : table.states) macs += state.macs_per_position * context;
+  return macs;
+}
+
+std::vector<std::int32_t> random_tokens(int n, std::int32_t vocab_size, tiered::SplitMix64& random) {
+  std::vector<std::int32_t> tokens;
+  for (int i = 0; i < n; ++i) tokens.push_back(std::int32_t(random.below(std::uint64_t(vocab_size))));
+  return tokens;
+}
+
+template <class Engine>
+Speed run_once(Engine& engine, int n_prompt, int n_decode, tiered::SplitMix64& random) {
+  std::int32_t const vocab_size = engine.model().config().vocab_size;
+  std::vector<std::int32_t> const prompt = random_tokens(n_prompt, vocab_size, random), more = random_tokens(n_decode, vocab_size, random);
+  tiered::Sequence const sequence = engine.new_sequence();
+  double const begin = now_s();
+  engine.prefill(sequence, prompt);
+  double const between = now_s();
+  for (std::int32_t token : more) engine.decode(sequence, token);
+  double const end = now_s();
+  return {n_prompt / (between - begin), n_decode > 0 ? n_decode / (end - between) : 0};
+}
+
+tiered::DType kv_type_of(std::string const& name) {
+  for (tiered::DType const type : {tiered::DType::f16, tiered::DType::f32, tiered::DType::q8_0}) {
+    if (name == tiered::name(type)) return type;
+  }
+  throw tiered::Error(tiered::Errc::unsupported, tiered::concat("--kv ", name, ": f16, f32 or q8_0"));
+}
+
+struct Result {
+  int n_threads = 0, n_prompt = 0;
+  std::string kernels;
+  Speed ours;
+  double read_rate = 0, token_bytes = 0, prompt_flops = 0;
+  std::vector<std::optional<Speed>> peers;
+};
+
+void print(Result const& r, Options const& o) {
+  double const bound = r.read_rate / r.token_bytes;
+  fmt::print("{:>7} {:>7} {:>6} {:<24} {:>10.1f} {:>9.2f} {:>10.2f} {:>8.1f} {:>7.0f}%\n", r.n_threads, r.n_prompt, o.n_decode,
+             fmt::format("tiered ({})", r.kernels), r.ours.prefill, r.ours.prefill * r.prompt_flops / 1e12, r.ours.decode,
+             r.ours.decode * r.token_bytes / 1e9, 100 * r.ours.decode / bound);
+  for (std::size_t i = 0; i < r.peers.size(); ++i) {
+    std::string const name = o.peers[i].substr(o.peers[i].find_last_of('/') + 1);
+    if (!r.peers[i]) {
+      fmt::print("{:>22} {:<24} {}\n", "", name, "failed");
+      continue;
+    }
+    Speed const p = *r.peers[i];
+    fmt::print("{:>22} {:<24} {:>10.1f} {:>9.2f} {:>10.2f} {:>8.1f} {:>7.0f}%   tiered is {:.2f}x, {:.2f}x\n", "", name, p.prefill,
+               p.prefill * r.prompt_flops / 1e12, p.decode, p.decode * r.token_bytes / 1e9, 100 * p.decode / bound,
+               r.ours.prefill / p.prefill, p.decode > 0 ? r.ours.decode / p.decode : 0.0);
+  }
+  std::fflush(stdout);
+}
+
+json to_json(Result const& r, Options const& o) {
+  auto const speed = [](Speed const& s) { return json{{"prefill_tokens_per_s", s.prefill}, {"decode_tokens_per_s", s.decode}}; };
+  json j{{"threads", r.n_threads},         {"prompt", r.n_prompt},      {"decoded", o.n_decode},
+         {"kernels", r.kernels},           {"tiered", speed(r.ours)},   {"read_bytes_per_s", r.read_rate},
+         {"bytes_per_token", r.token_bytes}, {"flops_per_prompt_token", r.prompt_flops}};
+  for (std::size_t i = 0; i < r.peers.size(); ++i) j["peers"].push_back({{"path", o.peers[i]}, {"speed", r.peers[i] ? speed(*r.peers[i]) : json()}});
+  return j;
+}
+
+/// An engine for one thread count, and all prompt lengths on it.
+void measure(std::shared_ptr<tiered::Transformer const> const& model, int n_threads, Options const& o, std::vector<Result>& results) {
+  int const longest = *std::max_element(o.prompts.begin(), o.prompts.end());
+  tiered::DType const kv_type = kv_type_of(o.kv_type);
+  {
+    tiered::EngineOptions options;
+    options.n_threads = n_threads;
+    options.max_context = longest + o.n_decode;
+    options.kv_type = kv_type;
+    tiered::Engine<> engine(model, options);
+    tiered::Team& team = engine.machine().host->team();
+    double const rate = read_rate(team, model->table());
+    tiered::SplitMix64 random(1);
+    run_once(engine, std::min(longest, 32), std::min(o.n_decode, 4), random);  // first touch of everything
+    for (int n_prompt : o.prompts) {
+      Result r{team.size(), n_prompt, engine.machine().host->kernels().name, {}, rate, 0, 0, {}};
+      for (int i = 0; i < o.n_runs; ++i) r.ours = best(r.ours, run_once(engine, n_prompt, o.n_decode, random));
+      r.token_bytes = bytes_per_token(model->table(), kv_type, n_prompt + o.n_decode / 2.0);
+      r.prompt_flops = 2 * macs_per_token(model->table(), n_prompt / 2.0);
+      results.push_back(r);
+    }
+  }  // its threads are gone before a peer runs
+  for (Result& r : results) {
+    if (!r.peers.empty() || r.n_threads == 0) continue;
+    for (std::string const& path : o.peers) {
+      try {
+        r.peers.emplace_back(ask_peer(path, {o.model, r.n_threads, r.n_prompt, o.n_decode, o.n_runs}));
+      } catch (tiered::Error const& e) {
+        fmt::print(stderr, "tiered-bench: {}\n", e.what());
+        r.peers.emplace_back(std::nullopt);
+      }
+    }
+    print(r, o);
+  }
+}
+
+void run(Options const& o) {
+  tiered::GgufFile const file = tiered::GgufFile::open(o.model);
+  file.check_sizes();
+  auto const model = tiered::make_model(file);
+  tiered::ModelConfig const& c = model->config();
+  fmt::print("{}: {} layers, dim {}, {} of weights, {} of them read for a token\n", o.model.substr(o.model.find_last_of('/') + 1), c.n_layers,
+             c.dim, tiered::format_bytes(file.total_bytes()),
+             tiered::format_bytes(std::size_t(bytes_per_token(model->table(), tiered::DType::f16, 0))));
+  std::vector<Result> results;
+  json all;
+  for (int n_threads : o.threads) {
+    std::vector<Result> of_these;
+    if (n_threads == 0) n_threads = tiered::default_thread_count();
+    fmt::print("{:>7} {:>7} {:>6} {:<24} {:>10} {:>9} {:>10} {:>8} {:>8}\n", "threads", "prompt", "tokens", "engine", "prompt t/s", "TFLOP/s",
+               "decode t/s", "GB/s", "of read");
+    measure(model, n_threads, o, of_these);
+    fmt::print("memory is read at {:.1f} GB/s with {} threads\n", of_these.front().read_rate / 1e9, n_threads);
+    for (Result const& r : of_these) all["results"].push_back(to_json(r, o));
+  }
+  if (o.json_file.empty()) return;
+  all["model"] = o.model;
+  std::FILE* const out = std::fopen(o.json_file.c_str(), "w");
+  std::string const text = all.dump(2) + "\n";
+  bool const written = out != nullptr && std::fputs(text.c_str(), out) >= 0;
+  if (out == nullptr || std::fclose(out) != 0 || !written)
+    throw tiered::Error(tiered::Errc::io, tiered::concat(o.json_file, ": cannot be written: ", std::strerror(errno)));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Speed of a whole model, beside what memory gives and beside other engines");
+  Options o;
+  app.add_option("-m,--model", o.model, "GGUF file")->required();
+  app.add_option("-p,--prompt", o.prompts, "prompt lengths")->delimiter(',')->check(CLI::PositiveNumber);
+  app.add_option("-n,--decode", o.n_decode, "tokens decoded behind each prompt")->check(CLI::NonNegativeNumber);
+  app.add_option("-t,--threads", o.threads, "thread counts; 0: one for each core that may be used")->delimiter(',');
+  app.add_option("-r,--runs", o.n_runs, "runs, of which the best counts")->check(CLI::PositiveNumber);
+  app.add_option("--kv", o.kv_type, "type of keys and values: f16, f32 or q8_0");
+  app.add_option("--peer", o.peers, "a llama-bench, llama-batched-bench or sweep-bench to run beside; may be given several times");
+  app.add_option("--json", o.json_file, "write all figures to this file");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(o);
+  } catch (std::exception const& e) {
+    fmt::print(stderr, "tiered-bench: {}\n", e.what());
+    return 1;
+  }
+}
