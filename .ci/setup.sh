@@ -19,10 +19,13 @@ has() {
     ccache) command -v ccache > /dev/null ;;
     python3) command -v python3 > /dev/null ;;
     python3-pip) python3 -m pip --version > /dev/null 2>&1 ;;
+    python3-jinja2) python3 -c 'import jinja2' 2> /dev/null ;;
     libpcre2-dev) pkg-config --exists libpcre2-8 2> /dev/null ;;
     libcli11-dev) preprocesses '#include <CLI/CLI.hpp>' ;;
     libfmt-dev) preprocesses '#include <fmt/format.h>' ;;
     libboost1.81-dev) preprocesses $'#include <boost/version.hpp>\n#if BOOST_VERSION < 108100\n#error too old\n#endif' ;;
+    libeigen3-dev) pkg-config --exists eigen3 2> /dev/null ;;
+    libedit-dev) pkg-config --exists libedit 2> /dev/null ;;
     nlohmann-json3-dev) preprocesses '#include <nlohmann/json.hpp>' ;;
     catch2) preprocesses '#include <catch2/catch.hpp>' || preprocesses '#include <catch2/catch_test_macros.hpp>' ;;
     clang) command -v clang++ > /dev/null ;;
@@ -71,11 +74,13 @@ want() {
 }
 
 need_for_programs() {
-  need g++ cmake ninja-build pkg-config python3 python3-pip libpcre2-dev libcli11-dev libfmt-dev libboost1.81-dev nlohmann-json3-dev
+  need g++ cmake ninja-build pkg-config python3 python3-pip libpcre2-dev libcli11-dev libfmt-dev libboost1.81-dev libeigen3-dev nlohmann-json3-dev
+  want libedit-dev  # editing of lines in conversations
 }
 need_for_tests() {
   need_for_programs
   need catch2
+  want python3-jinja2  # renders the chat templates of real models, for the tests to compare
 }
 
 # build PRESET: configures and builds; CMake's own words only where something is wrong.

@@ -21,9 +21,11 @@ def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     with open(sys.argv[1], encoding="utf-8") as file:
-        events = [e for e in json.load(file)["traceEvents"] if e.get("ph") == "X"]
+        trace = json.load(file)["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in trace if e["name"] == "thread_name"}
+    events = [{**e, "tid": names.get(e["tid"], str(e["tid"]))} for e in trace if e.get("ph") == "X"]
     end = max(e["ts"] + e["dur"] for e in events)
-    rows = ROWS + sorted({str(e["tid"]) for e in events} - set(ROWS))
+    rows = ROWS + sorted({e["tid"] for e in events} - set(ROWS))
     height = TOP + len(rows) * (ROW + GAP) + 30
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 20} {height}" font-family="sans-serif" font-size="13">',
            '<rect width="100%" height="100%" fill="white"/>']
@@ -32,7 +34,7 @@ def main():
         out.append(f'<text x="{LEFT - 10}" y="{y + ROW * 0.65:.0f}" text-anchor="end">{escape(row)}</text>')
         out.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH}" height="{ROW}" fill="#f4f4f4"/>')
     for e in events:
-        y = TOP + rows.index(str(e["tid"])) * (ROW + GAP)
+        y = TOP + rows.index(e["tid"]) * (ROW + GAP)
         x, width = LEFT + e["ts"] / end * WIDTH, max(e["dur"] / end * WIDTH, 0.4)
         title = f'{e["name"]}, layer {e.get("args", {}).get("layer", "-")}: {e["dur"]:.0f} us'
         out.append(f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{ROW}" fill="{colour(e)}" stroke="white" stroke-width="0.3"><title>{escape(title)}</title></rect>')

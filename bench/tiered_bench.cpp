@@ -18,7 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/peer.hpp"
-#include "model/read_rate.hpp"
+#include "tiered/profile/read_rate.hpp"
 #include "tiered/sim/split_mix.hpp"
 #include "tiered/tiered.hpp"
 
@@ -35,7 +35,7 @@ struct Options {
   std::vector<int> threads = {0};
   std::vector<std::string> peers;
   int n_decode = 64, n_runs = 3;
-  std::string kv_type = "f16";
+  std::string kv_type = "f16", isa;
 };
 
 /// Bytes that a decoded token reads: every matrix it goes through, the experts it is routed to, and the keys and values behind it.
@@ -59,6 +59,12 @@ double macs_per_token(tiered::ShardTable const& table, double context) {
   }
   for (tiered::LayerState const& state : table.states) macs += state.macs_per_position * context;
   return macs;
+}
+
+std::vector<std::span<std::byte const>> weights_of(tiered::ShardTable const& table) {
+  std::vector<std::span<std::byte const>> spans;
+  for (tiered::Weight const& w : table.weights) spans.emplace_back(w.data, w.bytes());
+  return spans;
 }
 
 std::vector<std::int32_t> random_tokens(int n, std::int32_t vocab_size, tiered::SplitMix64& random) {
@@ -132,9 +138,12 @@ void measure(std::shared_ptr<tiered::Transformer const> const& model, int n_thre
     options.n_threads = n_threads;
     options.max_context = longest + o.n_decode;
     options.kv_type = kv_type;
+    for (tiered::Isa const isa : tiered::all_isas) {
+      if (o.isa == tiered::name(isa)) options.isa = isa;
+    }
     tiered::Engine<> engine(model, options);
     tiered::Team& team = engine.machine().host->team();
-    double const rate = read_rate(team, model->table());
+    double const rate = tiered::read_rate(team, weights_of(model->table()), 0.5);
     tiered::SplitMix64 random(1);
     run_once(engine, std::min(longest, 32), std::min(o.n_decode, 4), random);  // first touch of everything
     for (int n_prompt : o.prompts) {
@@ -198,6 +207,7 @@ int main(int argc, char** argv) {
   app.add_option("-t,--threads", o.threads, "thread counts; 0: one for each core that may be used")->delimiter(',');
   app.add_option("-r,--runs", o.n_runs, "runs, of which the best counts")->check(CLI::PositiveNumber);
   app.add_option("--kv", o.kv_type, "type of keys and values: f16, f32 or q8_0");
+  app.add_option("--isa", o.isa, "kernels; default: the best of this machine")->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
   app.add_option("--peer", o.peers, "a llama-bench, llama-batched-bench or sweep-bench to run beside; may be given several times");
   app.add_option("--json", o.json_file, "write all figures to this file");
   CLI11_PARSE(app, argc, argv);

@@ -2,10 +2,11 @@
 ///   trace_step MODEL.gguf [BUDGET] [PLACEMENT] > trace.json
 #include <algorithm>
 #include <cstdio>
-#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "tiered/engine/trace_json.hpp"
 #include "tiered/plan/any_policy.hpp"
 #include "tiered/sim.hpp"
 #include "tiered/tiered.hpp"
@@ -15,27 +16,8 @@ struct TracedPolicies : tiered::SimPolicies {
   using Trace = tiered::RecordingTrace;
 };
 
-char const* lane(tiered::TraceEvent const& e) {
-  if (e.is_copy()) return "link";
-  return e.action.device == tiered::host_device ? "cpu" : "device";
-}
-
 void print(std::vector<tiered::TraceEvent> const& events, tiered::ShardTable const& table) {
-  double start = events.empty() ? 0 : events.front().begin_s;
-  for (tiered::TraceEvent const& e : events) start = std::min(start, e.begin_s);
-  std::printf("{\"traceEvents\": [\n");
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    tiered::TraceEvent const& e = events[i];
-    bool const of_shard = e.action.kind != tiered::ActionKind::hop;
-    tiered::Shard const* const shard = of_shard ? &table.shard(e.action.shard) : nullptr;
-    std::string const kind(name(e.action.kind)), what(of_shard ? name(shard->kind) : "rows");
-    std::printf(
-        "{\"name\": \"%s %s\", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 1, \"tid\": \"%s\", \"ts\": %.3f, \"dur\": %.3f, \"args\": "
-        "{\"layer\": %d, \"bytes\": %zu}}%s\n",
-        kind.c_str(), what.c_str(), kind.c_str(), lane(e), (e.begin_s - start) * 1e6, (e.end_s - e.begin_s) * 1e6,
-        of_shard ? shard->layer : -1, e.action.bytes, i + 1 < events.size() ? "," : "");
-  }
-  std::printf("]}\n");
+  tiered::write_trace_json([](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }, events, table);
 }
 
 int main(int argc, char** argv) try {

@@ -123,8 +123,8 @@ def check_includes(rules: Rules, header: str, text: str) -> list[str]:
     return problems
 
 
-def preprocessed_lines(compiler: str, include_dir: pathlib.Path, header: str) -> int | str:
-    command = [compiler, "-std=c++20", "-E", "-P", "-I", str(include_dir), "-x", "c++", "-"]
+def preprocessed_lines(compiler: list[str], include_dir: pathlib.Path, header: str) -> int | str:
+    command = [*compiler, "-std=c++20", "-E", "-P", "-I", str(include_dir), "-x", "c++", "-"]
     run = subprocess.run(command, input=f'#include "tiered/{header}"\n', capture_output=True, text=True)
     return run.stdout.count("\n") if run.returncode == 0 else run.stderr
 
@@ -176,7 +176,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[1])
     parser.add_argument("--compiler", default="g++")
+    parser.add_argument("--include", default="", help="directories of other projects, between semicolons")
     options = parser.parse_args()
+    compiler = [options.compiler, *(word for path in options.include.split(";") if path for word in ("-idirafter", path))]
     rules = Rules((options.root / "CONTRIBUTING.md").read_text(encoding="utf-8"))
     base = options.root / "include" / "tiered"
     texts = {str(path.relative_to(base)): path.read_text(encoding="utf-8") for suffix in ("hpp", "cuh") for path in sorted(base.rglob(f"*.{suffix}"))}
@@ -189,7 +191,7 @@ def main() -> int:
     reach = Reach(texts)
     host = [header for header in texts if "cuda" not in header and header.endswith(".hpp")]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        counts = list(pool.map(lambda header: preprocessed_lines(options.compiler, base.parent, header), host))
+        counts = list(pool.map(lambda header: preprocessed_lines(compiler, base.parent, header), host))
     for header, n_lines in zip(host, counts):
         if problem := check_budget(rules, header, reach, n_lines):
             problems.append(f"{header}: {problem}")

@@ -5,7 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "tiered/core/dtype.hpp"
 #include "tiered/core/error.hpp"
 
 namespace app {
@@ -28,11 +32,43 @@ constexpr ExitCode exit_code(tiered::Errc code) {
   return failed;
 }
 
+/// raw: a text and its continuation; question: one message and its answer; conversation: until the user ends it.
+enum class Mode { automatic, raw, question, conversation };
+
+/// llama.cpp's names and defaults.
+struct SamplingOptions {
+  float temperature = 0.8f, top_p = 0.95f, min_p = 0.05f, typical = 1;
+  std::int32_t top_k = 40;
+  float repeat_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  std::int32_t repeat_last_n = 64;
+  std::vector<std::pair<std::int32_t, float>> logit_bias;
+  std::uint64_t seed = 0;
+  bool ignore_eos = false;
+};
+
+struct ChatOptions {
+  Mode mode = Mode::automatic;
+  bool single_turn = false;
+  std::optional<std::string> system_prompt, system_file;
+  std::optional<std::string> template_name, template_file;  ///< neither: the model's own
+  std::string in_prefix, in_suffix;                         ///< either: around what the user types, instead of a template
+  bool multiline = false, simple_io = false;
+  std::optional<bool> color;  ///< nothing: where it is a terminal
+};
+
+/// Where the state of a text is kept between runs.
+struct SessionOptions {
+  std::string file;  ///< empty: nowhere
+  bool read_only = false;
+  bool with_text = false;  ///< what was generated too, not the prompt alone
+};
+
 struct Options {
   std::string model;
-  std::optional<std::string> prompt, prompt_file;  ///< neither: standard input
-  bool chat = false, escapes = true, display_prompt = true;
-  std::optional<std::string> system_prompt;
+  std::optional<std::string> prompt, prompt_file, binary_file;  ///< none: standard input
+  bool escapes = true, display_prompt = true;
+  ChatOptions chat;
+  SessionOptions session;
 
   std::optional<std::size_t> vram_bytes;  ///< nothing: no device
   std::string placement = "seconds_per_byte";
@@ -40,13 +76,21 @@ struct Options {
   std::int32_t context = 0;
   int n_threads = 0;
   bool f32_activations = false;
+  tiered::DType kv_type = tiered::DType::f16;
+  bool mmap = true, mlock = false;
 
   std::int32_t n_predict = -1;
-  float temperature = 0.8f, top_p = 0.95f;
-  std::int32_t top_k = 40;
-  std::uint64_t seed = 0;
-  bool ignore_eos = false;
-  bool stats = false;
+  SamplingOptions sampling;
+  std::vector<std::string> stops;            ///< end the text, and are no part of it
+  std::vector<std::string> reverse_prompts;  ///< end the text, and are the last of it
+  bool context_shift = false;
+  std::int32_t keep = 0;  ///< -1: all of the prompt
+
+  bool stats = false, verbose = false, quiet = false, json = false;
+  std::int32_t logprobs = 0;
+  std::string trace_file;
+
+  bool has_prompt() const { return prompt || prompt_file || binary_file; }
 };
 
 /// All that was asked for is this text, as by --help.
@@ -61,5 +105,11 @@ struct UsageError {
 
 /// Throws Answer (help, version) or UsageError.
 Options parse_options(int argc, char const* const* argv);
+
+/// Whether --json is among the arguments, for errors in the others.
+bool asks_for_json(int argc, char const* const* argv);
+
+/// \n \r \t \' \" \\ \x41 ; any other backslash stays, as llama.cpp has it.
+std::string without_escapes(std::string_view text);
 
 }  // namespace app

@@ -73,19 +73,35 @@ class CutFile {
 class Interrupt {
  public:
   /// Not before the prompt has been read: a read that waits for a person is best ended by the system.
-  static void install() {
-    struct sigaction action {};
-    action.sa_handler = [](int signal) {
-      caught_ = signal;
-      if (tiered::CancelToken* const token = watched_.load()) token->cancel();
-    };
-    action.sa_flags = SA_RESETHAND;
-    sigaction(SIGINT, &action, nullptr);
-    sigaction(SIGTERM, &action, nullptr);
+  static void install() { install(SA_RESETHAND); }
+  /// For a conversation, where what Ctrl-C stopped goes on after take(). A second one before that still ends the program.
+  static void install_for_conversation() {
+    if (wake_[0] < 0 && ::pipe2(wake_, O_CLOEXEC | O_NONBLOCK) != 0)
+      throw tiered::Error(tiered::Errc::io, tiered::concat("no pipe: ", std::strerror(errno)));
+    install(0);
   }
   static bool requested() { return caught_ != 0; }
+  static bool terminated() { return caught_ == SIGTERM; }
   /// As a shell reports it.
   static int exit_code() { return 128 + caught_; }
+  /// Whether there was a Ctrl-C, which counts as dealt with from now on.
+  static bool take() {
+    char byte = 0;
+    while (::read(wake_[0], &byte, 1) > 0) {
+    }
+    if (caught_ != SIGINT) return false;
+    if (tiered::CancelToken* const token = watched_.load()) token->reset();
+    caught_ = 0;
+    return true;
+  }
+
+  /// Waits for input, or for any signal.  Returns  whether a read would not wait; signals that were caught before count, too.
+  static bool wait_for_input(int descriptor) {
+    if (requested()) return false;
+    pollfd wanted[] = {{descriptor, POLLIN, 0}, {wake_[0], POLLIN, 0}};
+    if (::poll(wanted, 2, -1) < 0) return errno != EINTR;  // else the read says what is wrong
+    return wanted[0].revents != 0 && !requested();
+  }
 
   /// While it lives, a signal cancels the engine's step.
   class Watch {
@@ -100,9 +116,28 @@ class Interrupt {
   };
 
  private:
+  static void install(int flags) {
+    struct sigaction action {};
+    action.sa_handler = [](int signal) {
+      int const reason = errno;
+      if (caught_ == signal) {  // and nobody took it: whatever it waits for, it waits no more
+        std::signal(signal, SIG_DFL);
+        std::raise(signal);
+      }
+      caught_ = signal;
+      if (tiered::CancelToken* const token = watched_.load()) token->cancel();
+      if (wake_[1] >= 0) static_cast<void>(!::write(wake_[1], "", 1));
+      errno = reason;
+    };
+    action.sa_flags = flags;
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+  }
+
   static_assert(std::atomic<tiered::CancelToken*>::is_always_lock_free);
   static inline volatile std::sig_atomic_t caught_ = 0;
   static inline std::atomic<tiered::CancelToken*> watched_ = nullptr;
+  static inline int wake_[2] = {-1, -1};  ///< a byte for each signal, for who waits in poll()
 };
 
 /// "reading the prompt: 512 of 4096 tokens" on one line that is taken away in the end; nothing where stderr is no terminal.

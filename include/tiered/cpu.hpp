@@ -1,11 +1,17 @@
 /// All functions of the library and the CPU kernels, for programs that do not link tiered::cpu. Include it in one source file
-/// of a program: it defines them, and takes a while to compile.
+/// of a program: it defines them, and takes a while to compile. Needs the headers of PCRE2 and of Eigen (-I /usr/include/eigen3).
 #pragma once
 
+#include "tiered/engine/detail/conversation_impl.hpp"
 #include "tiered/engine/detail/engine_impl.hpp"
+#include "tiered/engine/detail/generate_impl.hpp"
 #include "tiered/engine/detail/planning_impl.hpp"
 #include "tiered/engine/detail/policies_impl.hpp"
+#include "tiered/engine/detail/sampler_impl.hpp"
+#include "tiered/engine/detail/sequence_state_impl.hpp"
+#include "tiered/engine/detail/session_impl.hpp"
 #include "tiered/engine/detail/sim_policies_impl.hpp"
+#include "tiered/engine/detail/stop_impl.hpp"
 #include "tiered/io/detail/chat_template_impl.hpp"
 #include "tiered/io/detail/gguf_impl.hpp"
 #include "tiered/io/detail/tokenizer_impl.hpp"
@@ -32,6 +38,7 @@
 #include "tiered/plan/placements/detail/attention_first_impl.hpp"
 #include "tiered/plan/placements/detail/seconds_per_byte_impl.hpp"
 #include "tiered/plan/placements/detail/stream_all_impl.hpp"
+#include "tiered/profile/detail/read_rate_impl.hpp"
 
 namespace tiered::cpu {
 namespace baseline {

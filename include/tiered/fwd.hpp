@@ -39,7 +39,9 @@ enum class GgufType : std::uint32_t;
 enum class TokenType : std::uint8_t;
 class BytePairModel;
 struct ChatMessage;
+struct ChatOptions;
 class ChatTemplate;
+struct ChatTokens;
 struct DecodeOptions;
 struct EncodeOptions;
 class GgufFile;
@@ -51,6 +53,7 @@ class MemorySource;
 class MmapFile;
 struct PreTokenizer;
 class PreadSource;
+struct ReadOptions;
 class SentencePieceModel;
 class StreamDecoder;
 class Tokenizer;
@@ -85,6 +88,7 @@ struct KvTable;
 struct KvWriteArgs;
 struct MXFP4;
 struct MatmulArgs;
+struct MergeAttentionArgs;
 struct Q2_K;
 struct Q3_K;
 struct Q4_0;
@@ -101,6 +105,7 @@ struct RmsNormArgs;
 struct RopeArgs;
 struct RouteArgs;
 class Team;
+struct TeamActivity;
 
 // model/
 enum class FeedForwardKind : std::uint8_t;
@@ -191,20 +196,34 @@ struct TraceEntry;
 struct VramLayout;
 
 // engine/
+enum class ContextFull : std::uint8_t;
+enum class EndReason : std::uint8_t;
+class BoundedTrace;
 class CancelToken;
+class Conversation;
 struct CpuPolicies;
 struct EngineOptions;
 struct EnginePlans;
 struct EngineStats;
+struct GenerationEvent;
+struct GenerationOptions;
+struct LogitBias;
 class Logits;
+class Logprobs;
 struct MachineOptions;
 struct NullTrace;
+struct PromptUse;
 struct RecordingTrace;
 class Sampler;
 struct SamplerOptions;
 class Sequence;
 struct SimPolicies;
+class StopStrings;
+struct TokenLogprob;
 struct TraceEvent;
+struct TraceStep;
+template <class E>
+class Generation;
 template <class P, class M>
 class Engine;
 template <class Host, class Device, class Copy>

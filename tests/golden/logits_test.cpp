@@ -10,10 +10,11 @@ using namespace tiered::test;
 
 namespace {
 
-Engine<CpuPolicies> make_engine(std::string const& gguf, bool f32_activations) {
+Engine<CpuPolicies> make_engine(std::string const& gguf, bool f32_activations, Isa isa = best_isa(), int n_threads = 2) {
   EngineOptions options;
   options.max_context = 256;
-  options.n_threads = 2;
+  options.n_threads = n_threads;
+  options.isa = isa;
   options.f32_activations = f32_activations;
   options.kv_type = f32_activations ? DType::f32 : DType::f16;
   return Engine<CpuPolicies>(open_golden(gguf), options);
@@ -46,26 +47,40 @@ double median_row_rms(std::vector<float> const& got, GoldenFixture const& f) {
   return rows[rows.size() / 2];
 }
 
+std::vector<Isa> available_isas() {
+  std::vector<Isa> isas;
+  for (Isa const isa : all_isas) {
+    if (available(isa)) isas.push_back(isa);
+  }
+  return isas;
+}
+
 }  // namespace
 
 TEST_CASE("f32 activations and KV: logits equal transformers' to 1e-4 of their range", "[golden]") {
   for (GoldenCase const& c : golden_cases()) {
     INFO(c.gguf);
     GoldenFixture const f = read_golden(golden_path(c.fixture));
-    Engine<CpuPolicies> engine = make_engine(c.gguf, true);
-    CHECK(compare(all_logits(engine, f.tokens, {f.tokens.size()}), f).worst < 1e-4);
+    for (Isa const isa : available_isas()) {
+      INFO(name(isa));
+      Engine<CpuPolicies> engine = make_engine(c.gguf, true, isa);
+      CHECK(compare(all_logits(engine, f.tokens, {f.tokens.size()}), f).worst < 1e-4);
+    }
   }
 }
 
-TEST_CASE("8-bit activations: within the computed noise", "[golden]") {
+TEST_CASE("rounded activations: within the computed noise of 8-bit ones, on every table", "[golden]") {
   for (GoldenCase const& c : golden_cases()) {
     if (c.exact) continue;
     INFO(c.gguf);
     GoldenFixture const f = read_golden(golden_path(c.fixture));
-    Engine<CpuPolicies> engine = make_engine(c.gguf, false);
-    std::vector<float> const got = all_logits(engine, f.tokens, {f.tokens.size()});
-    CHECK(median_row_rms(got, f) < quantised_tolerance(engine.model(), f));
-    CHECK(compare(got, f).rms < 4 * quantised_tolerance(engine.model(), f));
+    for (Isa const isa : available_isas()) {
+      INFO(name(isa));
+      Engine<CpuPolicies> engine = make_engine(c.gguf, false, isa);
+      std::vector<float> const got = all_logits(engine, f.tokens, {f.tokens.size()});
+      CHECK(median_row_rms(got, f) < quantised_tolerance(engine.model(), f));
+      CHECK(compare(got, f).rms < 4 * quantised_tolerance(engine.model(), f));
+    }
   }
 }
 
@@ -73,12 +88,27 @@ TEST_CASE("chunked prefill and decode give the bits of one prefill", "[golden]")
   for (GoldenCase const& c : golden_cases()) {
     INFO(c.gguf);
     GoldenFixture const f = read_golden(golden_path(c.fixture));
-    for (bool f32 : {false, true}) {
-      Engine<CpuPolicies> engine = make_engine(c.gguf, f32);
-      std::vector<float> const whole = all_logits(engine, f.tokens, {f.tokens.size()});
-      CHECK(all_logits(engine, f.tokens, {7, 1, 16, 3}) == whole);
-      CHECK(all_logits(engine, f.tokens, {f.prompt_size, 1}) == whole);
-      CHECK(all_logits(engine, f.tokens, {1}) == whole);
+    for (Isa const isa : available_isas()) {
+      for (bool f32 : {false, true}) {
+        INFO(name(isa) << (f32 ? " f32" : ""));
+        Engine<CpuPolicies> engine = make_engine(c.gguf, f32, isa);
+        std::vector<float> const whole = all_logits(engine, f.tokens, {f.tokens.size()});
+        CHECK(all_logits(engine, f.tokens, {7, 1, 16, 3}) == whole);
+        CHECK(all_logits(engine, f.tokens, {f.prompt_size, 1}) == whole);
+        CHECK(all_logits(engine, f.tokens, {1}) == whole);
+      }
+    }
+  }
+}
+
+TEST_CASE("logits are the same bits for every number of threads, on every table", "[golden]") {
+  for (GoldenCase const& c : golden_cases()) {
+    INFO(c.gguf);
+    GoldenFixture const f = read_golden(golden_path(c.fixture));
+    for (Isa const isa : available_isas()) {
+      INFO(name(isa));
+      Engine<CpuPolicies> one = make_engine(c.gguf, false, isa, 1), five = make_engine(c.gguf, false, isa, 5);
+      CHECK(all_logits(five, f.tokens, {f.prompt_size, 1}) == all_logits(one, f.tokens, {f.prompt_size, 1}));
     }
   }
 }

@@ -52,6 +52,36 @@ TEST_CASE("placement changes speed, never text", "[golden][sweep]") {
   }
 }
 
+TEST_CASE("placement changes no text with keys and values in eight bits either", "[golden][sweep]") {
+  for (GoldenCase const& c : golden_cases()) {
+    if (c.exact) continue;
+    auto const model = open_golden(c.gguf);
+    GoldenFixture const f = read_golden(golden_path(c.fixture));
+    EngineOptions options = options_for(0);
+    options.kv_type = DType::q8_0;
+    std::vector<std::size_t> const steps{std::size_t(f.prompt_size), 1};
+    Engine<CpuPolicies> cpu(model, options);
+    std::vector<float> const expected = all_logits(cpu, f.tokens, steps);
+    Engine<CpuPolicies> one_by_one(model, options);
+    CHECK(all_logits(one_by_one, f.tokens, {1}) == expected);
+    Engine<CpuPolicies> in_halves(model, options_for(0));
+    CHECK(all_logits(in_halves, f.tokens, steps) != expected);  // it is used at all
+    std::size_t used_somewhere = 0;
+    for (std::string const policy : {"all_vram", "attention_first", "stream_all"}) {
+      for (int i = 0; i < 4; ++i) {
+        options.vram_bytes = (4 * all_bytes(*model) + 4 * MiB) >> (2 * i);
+        INFO(c.gguf << " " << policy << " " << options.vram_bytes);
+        PolicyValues<SweepPolicies> values{.placement = make_placement(policy)};
+        Engine<SweepPolicies> engine(model, options, values);
+        CHECK(all_logits(engine, f.tokens, steps) == expected);
+        CHECK(engine.stats().vram_peak_bytes <= options.vram_bytes);
+        used_somewhere = std::max(used_somewhere, engine.stats().vram_peak_bytes);
+      }
+    }
+    CHECK(used_somewhere > 0);
+  }
+}
+
 TEST_CASE("copies run behind compute", "[golden][sweep]") {
   // Events stand in the order in which they were enqueued, and a copy waits for nothing but the last use of the bytes that it
   // overwrites: one that stands before the run of another shard travels while that one computes.

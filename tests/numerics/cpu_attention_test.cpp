@@ -49,6 +49,13 @@ std::vector<AttentionCase> attention_cases() {
       {4, 2, 64, 16, 1, run_of(0, 600, 3)},
       {4, 2, 64, 16, 0, joined({run_of(0, 20, 2), run_of(1, 400, 1), run_of(2, 0, 3)})},
       {4, 2, 64, 16, 40, joined({run_of(0, 20, 9), run_of(1, 400, 7), run_of(2, 0, 13)})},
+      {8, 1, 80, 256, 0, run_of(0, 440, 100)},  // blocks of 32 that do not divide a head; a span ends within a block of rows
+      {5, 5, 96, 64, 0, run_of(0, 100, 70)},    // one head a KV head: many rows to a block
+      {3, 3, 33, 32, 50, run_of(0, 0, 130)},    // a window shorter than a block of rows
+      {12, 1, 17, 16, 0, run_of(0, 30, 18)},
+      {24, 2, 48, 64, 3, run_of(0, 254, 20)},
+      {7, 1, 160, 256, 0, run_of(0, 60, 20)},  // more elements than a tile has
+      {22, 2, 64, 32, 0, joined({run_of(0, 511, 1), run_of(1, 512, 1), run_of(2, 0, 1), run_of(2, 1, 1)})},
   };
 }
 
@@ -62,7 +69,7 @@ class Pages {
       max_position = std::max(max_position, row.position);
     }
     std::size_t const n_pages = std::size_t(max_position / c.page_tokens + 1);
-    page_bytes_ = std::size_t(c.n_kv_heads) * std::size_t(c.page_tokens) * row_bytes(kv, std::uint64_t(c.head_dim));
+    page_bytes_ = std::size_t(c.n_kv_heads) * std::size_t(c.page_tokens) * kv_row_bytes(kv, c.head_dim);
     bytes.resize(std::size_t(n_tables) * 2 * n_pages * page_bytes_, std::byte{0xff});
     pointers_.resize(std::size_t(n_tables) * 2 * n_pages);
     for (std::size_t i = 0; i < pointers_.size(); ++i) pointers_[i] = bytes.data() + i * page_bytes_;
@@ -124,7 +131,28 @@ Outputs attention_of(AttentionCase const& c, Pages const& pages, std::vector<flo
   return result;
 }
 
-constexpr DType kv_types[] = {DType::f16, DType::f32};
+constexpr DType kv_types[] = {DType::f16, DType::f32, DType::q8_0};
+
+/// What outputs and logarithms may be off by, |q|, |k|, |v| <= 2 (and a little more after quantising): a score is a sum of head_dim
+/// products, each a rounding, of which none passes scale * 4 head_dim; its exponential is off relatively by as much, and by the
+/// exponential's own error; sums add a rounding for each of their steps.
+double relative_error(std::int32_t head_dim, std::int32_t n_positions) {
+  double const score_error = (head_dim + 5) * epsilon * 4.1 * std::sqrt(double(head_dim));
+  return 2 * (score_error + 8 * epsilon) + (n_positions + 40) * epsilon;
+}
+
+void check_close(Outputs const& got, Outputs const& expected, double relative) {
+  Worst worst, worst_log;
+  for (std::size_t i = 0; i < got.out.size(); ++i)
+    worst.compare(std::int64_t(i), double(got.out[i]), double(expected.out[i]), 2 * relative);
+  for (std::size_t i = 0; i < got.log_sum_exp.size(); ++i)
+    worst_log.compare(std::int64_t(i), double(got.log_sum_exp[i]), double(expected.log_sum_exp[i]),
+                      relative + 8 * epsilon * std::abs(double(expected.log_sum_exp[i])));
+  INFO(worst.text());
+  CHECK(worst.factor <= 1);
+  INFO(worst_log.text());
+  CHECK(worst_log.factor <= 1);
+}
 
 std::string describe(Isa isa, DType kv, AttentionCase const& c) {
   return concat(name(isa), ' ', name(kv), ": ", c.n_heads, " on ", c.n_kv_heads, " heads of ", c.head_dim, ", pages of ", c.page_tokens,
@@ -163,20 +191,7 @@ TEST_CASE("CPU attention equals the reference, whatever lies where nothing was w
         Outputs const got =
             attention_of(c, pages, q, 0, n, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(kv)], a); });
         Outputs const expected = attention_of(c, pages, q, 0, n, [&](AttentionArgs const& a) { reference::attention(a, kv); });
-        // |q|, |k|, |v| <= 2: a score is off by at most (head_dim / 8 + 5) roundings of scale * 4 head_dim, and as much relatively is its
-        // exponential, on top of the exponential's own error; sums add a rounding for each of their steps, and |out| <= 2.
-        double const score_error = (c.head_dim / 8 + 5) * epsilon * 4 * std::sqrt(double(c.head_dim));
-        double const relative = 2 * (score_error + 8 * epsilon) + (pages.max_position + 40) * epsilon;
-        Worst worst, worst_log;
-        for (std::size_t i = 0; i < got.out.size(); ++i)
-          worst.compare(std::int64_t(i), double(got.out[i]), double(expected.out[i]), 2 * relative);
-        for (std::size_t i = 0; i < got.log_sum_exp.size(); ++i)
-          worst_log.compare(std::int64_t(i), double(got.log_sum_exp[i]), double(expected.log_sum_exp[i]),
-                            relative + 8 * epsilon * std::abs(double(expected.log_sum_exp[i])));
-        INFO(worst.text());
-        CHECK(worst.factor <= 1);
-        INFO(worst_log.text());
-        CHECK(worst_log.factor <= 1);
+        check_close(got, expected, relative_error(c.head_dim, pages.max_position));
       }
     }
   }
@@ -226,5 +241,116 @@ TEST_CASE("attention with scores far apart, and with large ones, does not overfl
         attention_of(c, pages, q, 0, 1, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(kv)], a); });
     for (std::size_t i = 0; i < 16; ++i) CHECK(got.out[i] == half_to_float(float_to_half(pages.v[30 * 16 + i])));
     CHECK(got.log_sum_exp[0] == Approx(200.0 * 100 * 16 / 4));
+  }
+}
+
+TEST_CASE("one row of a long context") {
+  for (Isa const isa : available_isas()) {
+    Cpu cpu(isa);
+    for (DType const kv : kv_types) {
+      AttentionCase const c{4, 1, 64, 256, 0, run_of(0, 20000, 1)};
+      INFO(describe(isa, kv, c));
+      SplitMix64 random(21);
+      Pages pages(c, kv, random);
+      reference::kv_write(pages.write_args(), kv);
+      std::vector<float> const q = random_floats(4 * 64, random);
+      Outputs const got =
+          attention_of(c, pages, q, 0, 1, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(kv)], a); });
+      Outputs const expected = attention_of(c, pages, q, 0, 1, [&](AttentionArgs const& a) { reference::attention(a, kv); });
+      check_close(got, expected, relative_error(c.head_dim, pages.max_position));
+    }
+  }
+}
+
+TEST_CASE("a row does not see what other rows of its call see: not even an infinity there") {
+  for (Isa const isa : available_isas()) {
+    Cpu cpu(isa);
+    for (DType const kv : {DType::f16, DType::f32}) {
+      AttentionCase const c{2, 1, 32, 32, 20, run_of(0, 0, 60)};
+      INFO(describe(isa, kv, c));
+      SplitMix64 random(5);
+      Pages pages(c, kv, random);
+      for (std::size_t d = 0; d < 32; ++d) pages.v[30 * 32 + d] = pages.k[40 * 32 + d] = std::numeric_limits<float>::infinity();
+      reference::kv_write(pages.write_args(), kv);
+      std::vector<float> const q = random_floats(60 * 2 * 32, random);
+      Outputs const got =
+          attention_of(c, pages, q, 0, 60, [&](AttentionArgs const& a) { cpu.run(cpu.table().attention[std::uint32_t(kv)], a); });
+      for (std::size_t row = 0; row < 60; ++row) {
+        bool const clean = row < 30 || row >= 60 || (row >= 30 + 20 && row < 40) || row >= 40 + 20;
+        for (std::size_t i = 0; clean && i < 2 * 32; ++i) CHECK(std::isfinite(got.out[row * 64 + i]));
+        for (std::size_t i = 0; row >= 30 && row < 40 && i < 2 * 32; ++i) CHECK(!std::isfinite(got.out[row * 64 + i]));
+      }
+    }
+  }
+}
+
+TEST_CASE("attention over parts of the context, merged, is attention over all of it") {
+  for (Isa const isa : available_isas()) {
+    Cpu cpu(isa);
+    for (DType const kv : kv_types) {
+      for (AttentionCase const& c : attention_cases()) {
+        INFO(describe(isa, kv, c));
+        SplitMix64 random(13);
+        Pages pages(c, kv, random);
+        reference::kv_write(pages.write_args(), kv);
+        std::vector<float> const q = random_floats(c.rows.size() * std::size_t(c.n_heads) * std::size_t(c.head_dim), random);
+        auto const n = std::int32_t(c.rows.size());
+        std::int32_t const last = pages.max_position + 1;
+        // Some rows see nothing of the first part or of the last; the third is empty for all.
+        Range const ranges[] = {
+            {0, last / 3}, {last / 3, std::max(last / 3, last - 2)}, {last + 7, last + 9}, {std::max(last / 3, last - 2), last}};
+        Outputs all, expected_all;
+        for (Range const range : ranges) {
+          INFO("positions " << range.begin << " to " << range.end);
+          Outputs const got = attention_of(c, pages, q, 0, n, [&](AttentionArgs a) {
+            a.positions = range;
+            cpu.run(cpu.table().attention[std::uint32_t(kv)], a);
+          });
+          Outputs const expected = attention_of(c, pages, q, 0, n, [&](AttentionArgs a) {
+            a.positions = range;
+            reference::attention(a, kv);
+          });
+          check_close(got, expected, relative_error(c.head_dim, pages.max_position));
+          all.out.insert(all.out.end(), got.out.begin(), got.out.end());
+          all.log_sum_exp.insert(all.log_sum_exp.end(), got.log_sum_exp.begin(), got.log_sum_exp.end());
+        }
+        std::size_t const n_out = q.size(), n_logs = c.rows.size() * std::size_t(c.n_heads);
+        Outputs merged{poisoned(n_out), poisoned(n_logs)}, reference_merged = merged;
+        MergeAttentionArgs args{all.out.data(), all.log_sum_exp.data(), merged.out.data(), merged.log_sum_exp.data(), 4, n, c.n_heads,
+                                c.head_dim};
+        cpu.run(cpu.table().merge_attention, args);
+        args.out = reference_merged.out.data();
+        args.log_sum_exp = reference_merged.log_sum_exp.data();
+        reference::merge_attention(args);
+        check_close(merged, reference_merged, 20 * epsilon);
+        Outputs const whole = attention_of(c, pages, q, 0, n, [&](AttentionArgs const& a) { reference::attention(a, kv); });
+        check_close(merged, whole, relative_error(c.head_dim, pages.max_position) + 20 * epsilon);
+        args.out = all.out.data();  // in place of part 0
+        args.log_sum_exp = all.log_sum_exp.data();
+        cpu.run(cpu.table().merge_attention, args);
+        all.out.resize(n_out);
+        all.log_sum_exp.resize(n_logs);
+        CHECK(same_bits(all.out, merged.out));
+        CHECK(same_bits(all.log_sum_exp, merged.log_sum_exp));
+      }
+    }
+  }
+}
+
+TEST_CASE("merging: parts that saw nothing are not read; nothing at all gives zeros") {
+  for (Isa const isa : available_isas()) {
+    Cpu cpu(isa);
+    float const nothing = -std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+    std::vector<float> const parts = {nan, nan, 1, 2, 3, 4, nan, nan, nan, nan, 5, 8};  // [3 parts, 2 heads, 2]
+    std::vector<float> const logs = {nothing, 300, 300, nothing, nothing, 300};
+    std::vector<float> out = poisoned(4), log_sum_exp = poisoned(2);
+    cpu.run(cpu.table().merge_attention, {parts.data(), logs.data(), out.data(), log_sum_exp.data(), 3, 1, 2, 2});
+    CHECK(out == std::vector<float>{3, 4, 3, 5});
+    CHECK(log_sum_exp[0] == 300);
+    CHECK(log_sum_exp[1] == Approx(300 + std::log(2.0)));
+    std::vector<float> const no_logs(2, nothing);
+    cpu.run(cpu.table().merge_attention, {parts.data(), no_logs.data(), out.data(), log_sum_exp.data(), 1, 1, 2, 2});
+    CHECK(out == std::vector<float>(4, 0.0f));
+    CHECK(log_sum_exp == no_logs);
   }
 }

@@ -14,6 +14,7 @@
 #include "tiered/core/text.hpp"
 #include "tiered/kernels/backend.hpp"
 #include "tiered/kernels/cpu/backend.hpp"
+#include "tiered/kernels/format/activation.hpp"
 #include "tiered/kernels/format/dispatch.hpp"
 #include "tiered/sim/split_mix.hpp"
 
@@ -23,12 +24,21 @@ using namespace tiered;  // a header of tests only
 
 inline constexpr double epsilon = 0x1p-24;  ///< largest relative error of one f32 rounding
 
+/// Whether this machine can run the AMX kernels but for tiles, which are done in software: emulated_tiles.hpp.
+bool can_emulate_amx();
+KernelTable const& emulated_amx(bool f32_activations);
+
+/// The table of an instruction set, AMX on emulated tiles where there are no others.
+inline KernelTable const& table_of(Isa isa, bool f32_activations = false) {
+  return isa == Isa::amx && !available(isa) ? emulated_amx(f32_activations) : cpu_kernels(isa, f32_activations);
+}
+
 /// A backend of the CPU, called as the engine calls it.
 class Cpu {
  public:
   explicit Cpu(Isa isa, bool f32_activations = false, int n_threads = 2)
-      : backend_(LaneSet::threads(), {.isa = isa, .n_threads = n_threads, .f32_activations = f32_activations}) {}
-  KernelTable const& table() const { return backend_.kernels(); }
+      : backend_(LaneSet::threads(), {.isa = Isa::baseline, .n_threads = n_threads}), table_(&table_of(isa, f32_activations)) {}
+  KernelTable const& table() const { return *table_; }
   template <class Args>
   void run(Kernel<Args> kernel, Args const& args) {
     launch(kernel, args, backend_.queue());
@@ -37,13 +47,14 @@ class Cpu {
 
  private:
   CpuBackend backend_;
+  KernelTable const* table_;
 };
 
-/// Every instruction set that is built and that this machine can run.
+/// Every instruction set that is built and that this machine can run, AMX also where its tiles are emulated.
 inline std::vector<Isa> available_isas() {
   std::vector<Isa> isas;
   for (Isa const isa : all_isas) {
-    if (available(isa)) isas.push_back(isa);
+    if (available(isa) || (isa == Isa::amx && can_emulate_amx())) isas.push_back(isa);
   }
   return isas;
 }
@@ -131,6 +142,13 @@ inline std::vector<double> magnitudes(DType type, std::byte const* row, std::int
     }
   });
   return out;
+}
+
+/// The rule by which a table rounds activations.
+inline DType (*activation_rule(KernelTable const& table))(DType) {
+  bool const f32 = table.activation[std::uint32_t(DType::q8_0)] == DType::f32;
+  bool const panels = table.activation[std::uint32_t(DType::bf16)] == DType::act_bf16;
+  return f32 ? [](DType) { return DType::f32; } : panels ? &panel_activation : &quantized_activation;
 }
 
 /// The element that misses its tolerance by the largest factor.

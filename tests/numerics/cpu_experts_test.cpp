@@ -28,6 +28,8 @@ std::vector<ExpertsCase> experts_cases() {
   cases.push_back({DType::f32, DType::bf16, DType::q5_1, 16, 4, 33, 77, 64, Activation::silu});
   cases.push_back({DType::q4_1, DType::q4_1, DType::q8_0, 6, 2, 1, 576, 96, Activation::silu});
   cases.push_back({DType::mxfp4, DType::iq4_nl, DType::q6_k, 6, 6, 2, 96, 256, Activation::silu});
+  cases.push_back({DType::q4_k, DType::bf16, DType::q8_0, 2, 1, 90, 256, 160, Activation::silu});   // many tokens in each group
+  cases.push_back({DType::q8_0, DType::q4_0, DType::q8_0, 2, 1, 3, 1024, 1024, Activation::silu});  // panels are further apart
   return cases;
 }
 
@@ -113,10 +115,10 @@ TEST_CASE("CPU experts equal the reference with the same rounding of activations
         std::vector<float> const y = run(cpu, layer, layer.groups);
         std::vector<float> expected = layer.output();
         std::vector<std::byte> workspace;
-        reference::experts(layer.args(layer.groups, expected, workspace), f32 ? reference::f32_activation : &quantized_activation);
-        // A hidden value within rounding of two 8-bit steps may take the other one in the kernel: 1/127 of its block's largest.
-        // That bounds the error by a share of the row's norm; without 8-bit steps float rounding is left.
-        bool const stepped = !f32 && quantized_activation(c.down) != DType::f32;
+        reference::experts(layer.args(layer.groups, expected, workspace), activation_rule(cpu.table()));
+        // A hidden value within rounding of two 8-bit steps may take the other one in the kernel: 1/127 of its block's largest (of two
+        // bfloat16 values: 1/128 of itself). That bounds the error by a share of the row's norm; without steps float rounding is left.
+        bool const stepped = activation_rule(cpu.table())(c.down) != DType::f32;
         double error = 0, norm = 0;
         for (std::size_t i = 0; i < y.size(); ++i) {
           error += std::pow(double(y[i]) - double(expected[i]), 2);

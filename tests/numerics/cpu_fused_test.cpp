@@ -13,17 +13,22 @@ namespace {
 class Input {
  public:
   Input(Cpu& cpu, std::vector<float> const& x, std::int32_t n_tokens, std::int32_t dim) : cpu_(cpu), x_(x) {
-    converted_.resize(activation_bytes(cpu.table().converted, std::uint64_t(n_tokens), std::uint64_t(dim)));
-    cpu.run(cpu.table().quantize, QuantizeArgs{x.data(), converted_.data(), n_tokens, dim});
+    for (DType const type : {DType::act_q8, DType::act_bf16}) {
+      int const form = activation_form(type);
+      if (cpu.table().convert[form] == nullptr) continue;
+      converted_[form].resize(activation_bytes(type, std::uint64_t(n_tokens), std::uint64_t(dim)));
+      cpu.run(cpu.table().convert[form], QuantizeArgs{x.data(), converted_[form].data(), n_tokens, dim});
+    }
   }
   void const* of(DType weights) const {
-    return cpu_.table().activation[std::uint32_t(weights)] == DType::f32 ? static_cast<void const*>(x_.data()) : converted_.data();
+    DType const type = cpu_.table().activation[std::uint32_t(weights)];
+    return type == DType::f32 ? static_cast<void const*>(x_.data()) : converted_[activation_form(type)].data();
   }
 
  private:
   Cpu& cpu_;
   std::vector<float> const& x_;
-  std::vector<std::byte> converted_;
+  std::vector<std::byte> converted_[n_activation_forms];
 };
 
 struct Mix {

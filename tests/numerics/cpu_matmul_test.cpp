@@ -42,10 +42,22 @@ struct Problem {
     w.insert(w.begin(), offset, std::byte{0});
     x = random_floats(std::size_t(n_tokens) * std::size_t(dim), random, values);
     bias = random_floats(std::size_t(rows), random);
-    quantized.resize(std::size_t(n_tokens) * row_bytes(activation, std::uint64_t(dim)));
-    if (activation != DType::f32) reference::quantize(QuantizeArgs{x.data(), quantized.data(), n_tokens, dim});
+    quantize();
   }
-  void const* input() const { return activation == DType::f32 ? static_cast<void const*>(x.data()) : quantized.data(); }
+  /// x, as it is now, in the type that the product reads.
+  void quantize() { quantized = input_of(0, n_tokens); }
+  /// Some tokens by themselves: rows in panels cannot be cut out of those of all tokens.
+  std::vector<std::byte> input_of(std::int32_t first, std::int32_t n) const {
+    std::vector<std::byte> bytes(activation_bytes(activation, std::uint64_t(n), std::uint64_t(dim)));
+    float const* const from = x.data() + std::int64_t(first) * dim;
+    if (activation == DType::f32) {
+      std::memcpy(bytes.data(), from, bytes.size());
+    } else {
+      reference::quantize(QuantizeArgs{from, bytes.data(), n, dim}, activation);
+    }
+    return bytes;
+  }
+  void const* input() const { return quantized.data(); }
   MatmulArgs args(float* y, bool with_bias, std::int64_t y_stride) const {
     return {w.data() + shift, input(), with_bias ? bias.data() : nullptr, y, n_tokens, rows, dim, y_stride};
   }
@@ -63,10 +75,11 @@ std::int32_t dim_of(DType type, std::int32_t n_blocks) {
 
 /// Roundings of a sum: those along its longest chain of additions, and a few for products and the joining of lanes. With 8-bit
 /// activations a chain has one addition for each block of weights and one more for its minimum; a block of 256 has eight before
-/// that, each of a rounded product where it is not fused.
+/// that, each of a rounded product where it is not fused. Panels: a chain of 16 products, joined with another, for each 32 elements.
 double tolerance_factor(Problem const& p) {
   double const n_blocks = p.dim / double(block_elems(p.weights)), inside = block_elems(p.weights) == 256 ? 16 : 0;
-  double const chain = p.activation == DType::f32 ? 128 + p.dim / 1024 : 2 * n_blocks + inside;
+  if (p.activation == DType::act_bf16) return (p.dim / 32 + 18 + 10) * epsilon;
+  double const chain = p.activation == DType::f32 ? 256 + p.dim / 1024 : 2 * n_blocks + inside;
   return (chain + 10) * epsilon;
 }
 
@@ -78,10 +91,8 @@ Worst compare_with_reference(Problem const& p, bool with_bias, std::vector<float
     w.push_back(magnitudes(p.weights, p.w.data() + p.shift + std::size_t(r) * row_bytes(p.weights, std::uint64_t(p.dim)), p.dim));
   }
   Worst worst;
-  std::uint64_t const x_bytes = row_bytes(p.activation, std::uint64_t(p.dim));
   for (std::int32_t t = 0; t < p.n_tokens; ++t) {
-    std::vector<double> const x =
-        reference::activation_row(p.activation, static_cast<std::byte const*>(p.input()) + std::uint64_t(t) * x_bytes, p.dim);
+    std::vector<double> const x = reference::activation_row(p.activation, p.input(), p.n_tokens, p.dim, t);
     for (std::int64_t r = 0; r < y_stride; ++r) {
       std::int64_t const i = t * y_stride + r;
       double sum = 0;
@@ -89,8 +100,10 @@ Worst compare_with_reference(Problem const& p, bool with_bias, std::vector<float
         for (std::size_t k = 0; k < x.size(); ++k) sum += w[std::size_t(r)][k] * std::abs(x[k]);
         if (with_bias) sum += std::abs(double(p.bias[std::size_t(r)]));
       }
-      // Products below the normal range lose all relative precision: at most half of the smallest f32 each.
-      double const allowed = r < p.rows ? tolerance_factor(p) * sum + 1e-45 * p.dim : 0;
+      // Products below the normal range lose all relative precision: at most half of the smallest f32 each. Matrix units make zeros
+      // of them.
+      double const lost = p.activation == DType::act_bf16 ? 1.2e-38 : 1e-45;
+      double const allowed = r < p.rows ? tolerance_factor(p) * sum + lost * p.dim : 0;
       worst.compare(i, double(y[std::size_t(i)]), double(expected[std::size_t(i)]), allowed);
     }
   }
@@ -116,7 +129,7 @@ TEST_CASE("CPU products equal the reference on the same activations within float
                           c.values);
           std::int64_t const y_stride = c.rows + c.rows % 3;
           Worst const worst = compare_with_reference(p, c.bias, multiply(cpu, p, c.bias, y_stride), y_stride);
-          INFO(name(isa) << (f32 ? " f32 " : " q8 ") << name(type) << ": " << c.rows << " x " << p.dim << ", " << c.n_tokens << " tokens, "
+          INFO(name(isa) << (f32 ? " f32 " : " ") << name(type) << ": " << c.rows << " x " << p.dim << ", " << c.n_tokens << " tokens, "
                          << name(c.values));
           INFO(worst.text());
           CHECK(worst.factor <= 1);
@@ -141,13 +154,15 @@ TEST_CASE("rows of any length: sums of long ones are joined in stretches") {
 TEST_CASE("a table names the activations that its products read") {
   for (Isa const isa : available_isas()) {
     for (DType const type : all_formats()) {
-      CHECK(cpu_kernels(isa).supports(type));
-      CHECK(cpu_kernels(isa).activation[std::uint32_t(type)] == quantized_activation(type));
-      CHECK(cpu_kernels(isa, true).activation[std::uint32_t(type)] == DType::f32);
+      CHECK(table_of(isa).supports(type));
+      CHECK(table_of(isa).activation[std::uint32_t(type)] == (isa == Isa::amx ? panel_activation(type) : quantized_activation(type)));
+      CHECK(table_of(isa, true).activation[std::uint32_t(type)] == DType::f32);
     }
-    CHECK_FALSE(cpu_kernels(isa).supports(DType::q8_1));
-    CHECK_FALSE(cpu_kernels(isa).supports(DType::act_q8));
-    CHECK(std::string(cpu_kernels(isa).name) == name(isa));
+    CHECK(table_of(isa).convert[activation_form(DType::act_q8)] != nullptr);
+    CHECK((table_of(isa).convert[activation_form(DType::act_bf16)] != nullptr) == (isa == Isa::amx));
+    CHECK_FALSE(table_of(isa).supports(DType::q8_1));
+    CHECK_FALSE(table_of(isa).supports(DType::act_q8));
+    CHECK(std::string(table_of(isa).name) == name(isa));
   }
 }
 
@@ -156,7 +171,7 @@ TEST_CASE("a CPU product is the same for every thread count, with one token or m
     for (bool const f32 : {false, true}) {
       Cpu one(isa, f32, 1), two(isa, f32, 2), three(isa, f32, 3), seven(isa, f32, 7);
       for (DType const type : all_formats()) {
-        INFO(name(isa) << (f32 ? " f32 " : " q8 ") << name(type));
+        INFO(name(isa) << (f32 ? " f32 " : " ") << name(type));
         std::int32_t const dim = type == DType::f16 ? 2100 : dim_of(type, 5), rows = 83, n_tokens = 37;
         Problem const p(type, one.table().activation[std::uint32_t(type)], dim, rows, n_tokens, 99);
         std::vector<float> const all = multiply(one, p, true, rows);
@@ -165,8 +180,9 @@ TEST_CASE("a CPU product is the same for every thread count, with one token or m
         std::vector<float> single = poisoned(all.size()), parts = poisoned(all.size());
         for (std::int32_t t = 0, step = 1; t < n_tokens; t += step, step = step % 5 + 1) {  // 1, 2, 3, 4, 5, 1 ... tokens at a time
           MatmulArgs args = p.args(single.data() + t * rows, true, rows);
-          args.x = static_cast<std::byte const*>(args.x) + std::uint64_t(t) * row_bytes(p.activation, std::uint64_t(dim));
           args.n_tokens = std::min(step, n_tokens - t);
+          std::vector<std::byte> const x = p.input_of(t, args.n_tokens);
+          args.x = x.data();
           two.run(two.table().matmul[std::uint32_t(type)], args);
         }
         CHECK(same_bits(single, all));
@@ -207,7 +223,7 @@ TEST_CASE("a token with an infinity or a NaN spoils its own row of a product onl
         Problem p(type, activation, dim_of(type, 2), 6, 5, 3);
         std::vector<float> const good = multiply(cpu, p, false, 6);
         p.x[std::size_t(p.dim) * 2 + 7] = bad;
-        if (activation != DType::f32) reference::quantize(QuantizeArgs{p.x.data(), p.quantized.data(), 5, p.dim});
+        p.quantize();
         std::vector<float> const y = multiply(cpu, p, false, 6);
         for (std::size_t i = 0; i < y.size(); ++i) {
           if (i / 6 == 2) {

@@ -226,7 +226,7 @@ TEST_CASE("CPU embedding equals the reference bit for bit in every format") {
   }
 }
 
-TEST_CASE("CPU activation blocks equal their definition bit for bit") {
+TEST_CASE("CPU activations, in blocks or panels, equal their definition bit for bit") {
   for (Isa const isa : available_isas()) {
     Cpu cpu(isa, false, 3);
     for (Values const values : {Values::ordinary, Values::zeros, Values::subnormal, Values::large}) {
@@ -239,16 +239,20 @@ TEST_CASE("CPU activation blocks equal their definition bit for bit") {
       for (std::size_t i = 1536; i < 2048; ++i) x[i] = std::ldexp(x[i] == 0 ? 1.0f : x[i], -99);
       for (std::size_t i = 2048; i < 2560; ++i) x[i] = float(i % 255) - 127.0f + 0.5f * float(i % 2);  // ties
       for (std::size_t i = 2048; i < 2560; i += 32) x[i] = 127.0f;
-      constexpr std::size_t bytes = ActQ8x32::block_bytes;
-      std::vector<std::byte> got(std::size_t(n_rows) * row_bytes(DType::act_q8, std::uint64_t(dim)), std::byte{0x55}), expected = got;
-      QuantizeArgs args{x.data(), expected.data(), n_rows, dim};
-      reference::quantize(args);
-      args.y = got.data();
-      cpu.run(cpu.table().quantize, args);
-      std::size_t first = 0;
-      while (first < got.size() && got[first] == expected[first]) ++first;
-      INFO(name(isa) << ' ' << name(values) << ": first difference in block " << first / bytes << ", byte " << first % bytes);
-      CHECK(first == got.size());
+      for (DType const type : {DType::act_q8, DType::act_bf16}) {
+        auto const kernel = cpu.table().convert[activation_form(type)];
+        if (kernel == nullptr) continue;
+        std::size_t const bytes = block_bytes(type);
+        std::vector<std::byte> got(activation_bytes(type, std::uint64_t(n_rows), std::uint64_t(dim)) + 64, std::byte{0x55}), expected = got;
+        QuantizeArgs args{x.data(), expected.data(), n_rows, dim};
+        reference::quantize(args, type);
+        args.y = got.data();
+        cpu.run(kernel, args);
+        std::size_t first = 0;
+        while (first < got.size() && got[first] == expected[first]) ++first;
+        INFO(name(isa) << ' ' << name(values) << ": first difference in block " << first / bytes << ", byte " << first % bytes);
+        CHECK(first == got.size());
+      }
     }
   }
 }

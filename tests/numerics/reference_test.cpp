@@ -98,6 +98,37 @@ TEST_CASE("reference matmul: an activation that is not a number makes its own ro
   for (std::size_t i = 0; i < 6; ++i) CHECK(std::isnan(y[i]) == (i / 2 == 1));
 }
 
+TEST_CASE("reference panels: rows side by side, neighbours in k together, subnormals and the end of a row zero", "[reference]") {
+  CHECK(float_to_panel(1.0f) == 0x3f80);
+  CHECK(float_to_panel(0x1.01p0f) == 0x3f80);  // a tie, to even
+  CHECK(float_to_panel(0x1.03p0f) == 0x3f82);
+  CHECK(float_to_panel(-0x1.fep-127f) == 0x8000);  // the nearest bfloat16 would be normal
+  CHECK(float_to_panel(0x1p-126f) == 0x0080);
+  CHECK(float_to_panel(0x1.ffp127f) == 0x7f80);
+  CHECK((float_to_panel(std::numeric_limits<float>::quiet_NaN()) & 0x7fc0) == 0x7fc0);
+
+  constexpr std::int32_t n_rows = 18, dim = 35;  // a panel of 16 rows, one of 2; 64 elements each
+  std::vector<float> x(n_rows * dim);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = float(i / dim * 3 + i % dim);  // below 256: exact
+  std::vector<std::uint16_t> panels(activation_bytes(DType::act_bf16, n_rows, dim) / 2, 0x5555);
+  REQUIRE(panels.size() == 18 * 64);
+  reference::quantize(QuantizeArgs{x.data(), panels.data(), n_rows, dim}, DType::act_bf16);
+  CHECK(panels[0] == float_to_panel(x[0]));
+  CHECK(panels[1] == float_to_panel(x[1]));
+  CHECK(panels[2] == float_to_panel(x[dim]));                   // row 1, element 0
+  CHECK(panels[2 * 16 + 6] == float_to_panel(x[3 * dim + 2]));  // row 3, element 2
+  CHECK(panels[16 * 64] == float_to_panel(x[16 * dim]));
+  CHECK(panels[16 * 64 + 4 + 3] == float_to_panel(x[17 * dim + 3]));
+  CHECK(panels[34 / 2 * 32] == float_to_panel(x[34]));
+  CHECK(panels[34 / 2 * 32 + 1] == 0);
+  CHECK(panels[16 * 64 + 63 * 2] == 0);
+  for (std::int32_t row = 0; row < n_rows; ++row) {
+    std::vector<double> const values = reference::activation_row(DType::act_bf16, panels.data(), n_rows, dim, row);
+    for (std::size_t k = 0; k < values.size(); ++k) REQUIRE(values[k] == double(x[std::size_t(row) * dim + k]));
+  }
+  CHECK_THROWS_AS(reference::quantize(QuantizeArgs{x.data(), panels.data(), n_rows, dim}, DType::f32), Error);
+}
+
 TEST_CASE("reference rms_norm", "[reference]") {
   float const x[] = {3, 4, 0, 0, 1, -1, 1, -1}, weight[] = {1, 2, 3, 4};
   std::vector<float> y(8);
@@ -345,16 +376,17 @@ TEST_CASE("reference experts and combine", "[reference]") {
 }
 
 TEST_CASE("the reference tables have every entry", "[reference]") {
-  for (KernelTable const* table : {&reference::kernels(), &reference::kernels_q8()}) {
+  for (KernelTable const* table : {&reference::kernels(), &reference::kernels_q8(), &reference::kernels_bf16()}) {
     for_each_format([&](auto format) {
       constexpr DType dtype = decltype(format)::dtype;
       CHECK(table->supports(dtype));
       CHECK(table->embed[std::uint32_t(dtype)] != nullptr);
-      CHECK(table->activation[std::uint32_t(dtype)] == (table == &reference::kernels() ? DType::f32 : quantized_activation(dtype)));
+      DType const converted = table == &reference::kernels_bf16() ? panel_activation(dtype) : quantized_activation(dtype);
+      CHECK(table->activation[std::uint32_t(dtype)] == (table == &reference::kernels() ? DType::f32 : converted));
     });
     CHECK_FALSE(table->supports(DType::q8_1));
-    CHECK(
-        (table->quantize && table->rms_norm && table->rope && table->kv_write[std::uint32_t(DType::f16)] && table->attention[std::uint32_t(DType::f16)]));
+    CHECK((table->convert[0] && table->convert[1] && table->rms_norm && table->rope && table->kv_write[std::uint32_t(DType::f16)] &&
+           table->attention[std::uint32_t(DType::f16)]));
     CHECK((table->gated && table->add && table->gather && table->route && table->experts && table->combine));
   }
   float const w[] = {1, 2}, x[] = {3, 4};

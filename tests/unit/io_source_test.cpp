@@ -79,6 +79,7 @@ TEST_CASE("MmapFile advice takes any part of the mapping and nothing else") {
   file.advise_willneed(file.bytes().subspan(5000, 3));
   file.advise_willneed(file.bytes().subspan(20000));
   file.advise_willneed(bytes);  // not of this mapping
+  file.advise_read_once(0, 20000);
   CHECK(file.bytes()[19999] == bytes[19999]);
 }
 
@@ -94,4 +95,17 @@ TEST_CASE("A file cut after it was opened gives an Error by read_at, and its new
   auto const cut = error_of([&] { file.read_at(3950, dst); });
   CHECK(cut.code == Errc::io);
   CHECK(cut.says("read 50 of 100 bytes at offset 3950", "10000", "cut"));
+}
+
+TEST_CASE("MmapFile::page_in makes a part resident, and says where a file was cut") {
+  TempDir const dir;
+  MmapFile const file = MmapFile::open(dir.write("a", counting(100000)));
+  file.page_in(file.bytes());
+  file.page_in(file.bytes().subspan(8192, 5));
+  file.page_in({});
+  std::filesystem::resize_file(dir / "a", 4096);
+  auto const cut = error_of([&] { file.page_in(file.bytes()); });
+  CHECK(cut.code == Errc::io);
+  CHECK(cut.says("100000 bytes at offset 0", "has 4096 bytes", "had 100000"));
+  file.page_in(file.bytes().first(4096));
 }

@@ -1,14 +1,19 @@
 /// CpuBackend, its queue and its tables: order, errors, launch hooks, seeded lanes, instruction sets.
 #include "tiered/kernels/cpu/backend.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "catch.hpp"
 #include "error_of.hpp"
+#include "tiered/core/dtype.hpp"
 #include "tiered/kernels/backend.hpp"
 #include "tiered/kernels/cpu/table.hpp"
 
@@ -173,7 +178,102 @@ TEST_CASE("a table has every op") {
     CHECK(table.route != nullptr);
     CHECK(table.experts != nullptr);
     CHECK(table.combine != nullptr);
-    CHECK(table.quantize != nullptr);
+    CHECK(table.convert[activation_form(DType::act_q8)] != nullptr);
     for (DType const type : {DType::f32, DType::q4_1, DType::q6_k, DType::mxfp4}) CHECK(table.embed[std::uint32_t(type)] != nullptr);
   }
+}
+
+TEST_CASE("ops on the one row of a decode step stay on one thread; larger ones are spread") {
+  CpuBackend cpu(LaneSet::threads(), {.n_threads = 2});
+  constexpr std::int32_t dim = 8192;
+  std::vector<float> x(dim, 1.0f), y(dim, 0.0f), weight(dim, 1.0f), frequency(64, 0.5f);
+  std::vector<std::int32_t> const positions{7};
+  std::vector<std::byte> converted(activation_bytes(DType::act_q8, 1, dim));
+  RmsNormArgs norm;
+  norm.x = x.data();
+  norm.weight = weight.data();
+  norm.y = y.data();
+  norm.n_rows = 1;
+  norm.dim = dim;
+  launch(cpu.kernels().rms_norm, norm, cpu.queue());
+  RopeArgs rope;
+  rope.x = x.data();
+  rope.positions = positions.data();
+  rope.inv_freq = frequency.data();
+  rope.n_tokens = 1;
+  rope.n_heads = 64;
+  rope.head_dim = rope.n_rot = 128;
+  launch(cpu.kernels().rope, rope, cpu.queue());
+  launch(cpu.kernels().convert[activation_form(DType::act_q8)], QuantizeArgs{x.data(), converted.data(), 1, dim}, cpu.queue());
+  launch(cpu.kernels().add, AddArgs{x.data(), y.data(), dim}, cpu.queue());
+  launch(cpu.kernels().gated, GatedArgs{x.data(), y.data(), y.data(), 1536, Activation::silu}, cpu.queue());
+  cpu.synchronize();
+  CHECK(cpu.team().activity().n_loops == 0);
+
+  std::vector<float> const large(4 * dim, 1.0f);
+  std::vector<float> sums(4 * dim, 1.0f);
+  launch(cpu.kernels().add, AddArgs{large.data(), sums.data(), 4 * dim}, cpu.queue());
+  cpu.synchronize();
+  CHECK(cpu.team().activity().n_loops == 1);
+}
+
+TEST_CASE("backends that share a team compute as with one of their own, at the same time") {
+  auto const team = std::make_shared<Team>(3);
+  auto const first_lanes = LaneSet::threads(), second_lanes = LaneSet::threads();
+  CpuBackend first(first_lanes, {.team = team}), second(second_lanes, {.team = team}), own(LaneSet::threads(), {.n_threads = 3});
+  CHECK(&first.team() == team.get());
+  CHECK(&second.team() == team.get());
+  CHECK(first.n_threads() == 3);
+  std::vector<float> x(100000);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = float(i % 97) / 7;
+  std::vector<float> a(x.size(), 0.5f), b = a, c = a;
+  for (int round = 0; round < 20; ++round) {
+    enqueue_adds(first, x, a, 3);
+    enqueue_adds(second, x, b, 3);
+    enqueue_adds(own, x, c, 3);
+  }
+  first.synchronize();
+  second.synchronize();
+  own.synchronize();
+  CHECK(a == c);
+  CHECK(b == c);
+  CHECK(team->activity().n_loops == 120);
+}
+
+TEST_CASE("threads that copy: taken from the count, and at work while a loop of the others runs") {
+  CpuBackend cpu(LaneSet::threads(), {.n_threads = 4, .copy_threads = 2});
+  CHECK(cpu.n_threads() == 2);
+  CHECK(cpu.copy_team().size() == 2);
+  std::vector<std::byte> const from(1 << 20, std::byte{7});
+  std::vector<std::byte> to(from.size());
+  std::atomic<bool> computing{false}, copied{false};
+  std::thread copier([&] {
+    while (!computing.load()) std::this_thread::yield();
+    cpu.copy_team().parallel_for(std::int64_t(from.size()), 1 << 18, [&](std::int64_t begin, std::int64_t end) {
+      std::copy(from.begin() + begin, from.begin() + end, to.begin() + begin);
+    });
+    copied = true;
+  });
+  cpu.team().parallel_for(2, 1, [&](std::int64_t, std::int64_t) {  // does not end before the copy has
+    computing = true;
+    while (!copied.load()) std::this_thread::yield();
+  });
+  copier.join();
+  CHECK(to == from);
+  CHECK(CpuBackend(LaneSet::seeded(1), {.n_threads = 2}).copy_team().size() == 1);
+  CHECK(CpuBackend(LaneSet::seeded(1), {.copy_threads = 1}).n_threads() >= 1);
+  CHECK(CpuBackend(LaneSet::seeded(1), {.copy_threads = 3, .team = std::make_shared<Team>(2)}).copy_team().size() == 3);
+}
+
+TEST_CASE("thread counts that contradict each other are refused, with the numbers") {
+  auto const refusal = [](CpuOptions const& options) { return error_of([&] { CpuBackend cpu(LaneSet::seeded(1), options); }); };
+  CHECK(refusal({.n_threads = 2, .copy_threads = 2}).says("2 threads", "2 of them to copy"));
+  CHECK(refusal({.n_threads = 2, .copy_threads = -1}).code == Errc::precondition);
+  CHECK(refusal({.n_threads = 2, .team = std::make_shared<Team>(2)}).code == Errc::precondition);
+  CHECK(refusal({.pin = true, .team = std::make_shared<Team>(2)}).code == Errc::precondition);
+  std::size_t const n_cpus = allowed_cpus().size();
+  auto const too_many = refusal({.n_threads = int(n_cpus) + 1, .pin = true});
+  CHECK(too_many.code == Errc::precondition);
+  CHECK(too_many.says(std::to_string(n_cpus + 1), std::to_string(n_cpus)));
+  if (n_cpus > 0) CHECK(CpuBackend(LaneSet::seeded(1), {.n_threads = int(n_cpus), .pin = true}).n_threads() == int(n_cpus));
 }

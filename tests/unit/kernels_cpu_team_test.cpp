@@ -1,6 +1,7 @@
-/// Team: every element once, errors, sharing, sizes, more threads than cores.
+/// Team: every element once, who takes what, errors, sharing, sizes, more threads than cores, sleep, places.
 #include "tiered/kernels/cpu/team.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -14,9 +15,14 @@
 
 #include "catch.hpp"
 #include "error_of.hpp"
+#include "tiered/core/system.hpp"
+#include "tiered/kernels/cpu/detail/team_parts.hpp"
+#include "tiered/kernels/cpu/topology.hpp"
 
 using tiered::Errc;
 using tiered::Team;
+using tiered::detail::PartRanges;
+using tiered::detail::PartSplit;
 
 namespace {
 
@@ -38,6 +44,21 @@ struct Seen {
     return true;
   }
 };
+
+/// Runs `body` on all members of a team at the same time.
+template <class Body>
+void on_each_member(Team& team, Body const& body) {
+  std::atomic<int> inside{0};
+  team.parallel_for(team.size(), 1, [&](std::int64_t, std::int64_t) {
+    ++inside;
+    while (inside.load() < team.size()) std::this_thread::yield();
+    body();
+  });
+}
+
+void wait_until_all_sleep(Team const& team) {
+  while (team.activity().n_asleep < team.size() - 1) std::this_thread::yield();
+}
 
 }  // namespace
 
@@ -172,4 +193,177 @@ TEST_CASE("the suggested grain gives every member work and respects the smallest
   CHECK(four.grain(3) == 1);
   CHECK(four.grain(100, 50) == 50);
   CHECK(four.grain(0) >= 1);
+}
+
+TEST_CASE("each worker begins with neighbouring parts of its own; together they are all parts") {
+  for (std::uint32_t const n_workers : {1u, 2u, 7u, 16u}) {
+    for (std::uint32_t const n_parts : {16u, 17u, 100u, 4194303u}) {
+      PartSplit const split{1, n_parts, n_workers};
+      std::uint32_t end = 0;
+      for (std::uint32_t worker = 0; worker < n_workers; ++worker) {
+        auto const parts = split.first_of(worker);
+        CHECK(parts.begin == end);
+        CHECK(parts.end - parts.begin >= n_parts / n_workers);
+        CHECK(parts.end - parts.begin <= n_parts / n_workers + 1);
+        end = parts.end;
+      }
+      CHECK(end == n_parts);
+    }
+  }
+}
+
+TEST_CASE("a worker takes its own parts in order, then the later half of what the next one has left") {
+  PartRanges ranges(3);
+  PartSplit const split{1, 12, 3};
+  auto const take = [&](std::uint32_t worker, int n) {
+    std::vector<std::int64_t> parts;
+    for (int i = 0; i < n; ++i) parts.push_back(ranges.take(split, worker));
+    return parts;
+  };
+  CHECK(take(0, 4) == std::vector<std::int64_t>{0, 1, 2, 3});
+  CHECK(take(0, 2) == std::vector<std::int64_t>{6, 7});  // of {4, 5, 6, 7}
+  CHECK(take(1, 1) == std::vector<std::int64_t>{4});
+  CHECK(take(0, 1) == std::vector<std::int64_t>{5});
+  CHECK(take(0, 1) == std::vector<std::int64_t>{10});      // of {8 .. 11}, whose worker never comes
+  CHECK(take(1, 2) == std::vector<std::int64_t>{9, 8});    // {8, 9} of the one that never comes
+  CHECK(take(1, 2) == std::vector<std::int64_t>{11, -1});  // what the first had taken away and not begun
+  CHECK(take(0, 1) == std::vector<std::int64_t>{-1});
+  CHECK(take(2, 1) == std::vector<std::int64_t>{-1});
+
+  PartSplit const next{2, 2, 2};  // another loop: words of the last one count no more
+  CHECK(ranges.take(next, 1) == 1);
+  CHECK(ranges.take(next, 1) == 0);
+  CHECK(ranges.take(next, 0) == -1);
+  ranges.forget_tags();
+  CHECK(ranges.take(next, 0) == 0);
+}
+
+TEST_CASE("workers that take from each other get every part once, though one of them never comes") {
+  constexpr std::uint32_t n_parts = 20000, n_workers = 5;
+  PartRanges ranges(int{n_workers});
+  for (std::uint32_t tag = 1; tag <= 5; ++tag) {
+    PartSplit const split{tag, n_parts, n_workers};
+    Seen seen(n_parts);
+    std::vector<std::thread> threads;
+    for (std::uint32_t worker = 1; worker < n_workers; ++worker) {
+      threads.emplace_back([&, worker] {
+        for (std::int64_t part; (part = ranges.take(split, worker)) >= 0;) ++seen.counts[std::size_t(part)];
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(seen.each_once());
+  }
+}
+
+TEST_CASE("members begin at different places of a loop") {
+  Team team(3);
+  std::mutex mutex;
+  std::set<std::thread::id> begun;
+  std::set<std::int64_t> firsts;
+  team.parallel_for(300, 1, [&](std::int64_t begin, std::int64_t) {
+    std::unique_lock lock(mutex);
+    if (!begun.insert(std::this_thread::get_id()).second) return;
+    firsts.insert(begin);
+    while (begun.size() < 3) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
+  });
+  CHECK(firsts == std::set<std::int64_t>{0, 100, 200});
+}
+
+TEST_CASE("more parts than a word has room for, and more loops than there are tags") {
+  Team team(2);
+  std::atomic<std::int64_t> sum{0};
+  std::int64_t const n = PartRanges::max_parts * 2 + 12345;
+  team.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end) {
+    if (begin % 1000 == 0) sum += end;
+  });
+  std::int64_t const thousands = (n + 999) / 1000;
+  CHECK(sum == thousands * (thousands - 1) / 2 * 1000 + thousands);
+
+  std::int64_t ran[2][8] = {};  // each by one member at a time, on lines of their own
+  std::int64_t const n_loops = PartRanges::tag_mask + std::int64_t{100};
+  for (std::int64_t i = 0; i < n_loops; ++i) team.parallel_for(2, 1, [&](std::int64_t begin, std::int64_t) { ++ran[begin][0]; });
+  CHECK(ran[0][0] == n_loops);
+  CHECK(ran[1][0] == n_loops);
+}
+
+TEST_CASE("a caller whose part is done long before the others' waits for them") {
+  Team team(2);
+  std::atomic<int> inside{0}, finished{0};
+  std::thread::id const caller = std::this_thread::get_id();
+  team.parallel_for(2, 1, [&](std::int64_t, std::int64_t) {
+    ++inside;
+    while (inside.load() < 2) std::this_thread::yield();
+    if (std::this_thread::get_id() == caller) return;
+    for (int i = 0; i < 30000; ++i) std::this_thread::yield();  // longer than the caller watches
+    ++finished;
+  });
+  CHECK(finished == 1);
+}
+
+TEST_CASE("members that have nothing to do sleep, and stay asleep while another team works") {
+  Team idle(4), busy(2);
+  on_each_member(idle, [] {});
+  wait_until_all_sleep(idle);
+  auto const before = idle.activity();
+  CHECK(before.n_loops == 1);
+  CHECK(before.n_sleeps >= 3);
+  std::int64_t sum[2][8] = {};
+  for (int i = 0; i < 2000; ++i) busy.parallel_for(2, 1, [&](std::int64_t begin, std::int64_t) { ++sum[begin][0]; });
+  CHECK(sum[0][0] + sum[1][0] == 4000);
+  CHECK(busy.activity().n_loops == 2000);
+  CHECK(idle.activity().n_sleeps == before.n_sleeps);
+  CHECK(idle.activity().n_asleep == 3);
+  on_each_member(idle, [] {});  // and all of them come when they are needed
+}
+
+TEST_CASE("a loop of fewer ranges than members is for so many members, always the same; one of one range for none") {
+  Team team(8);
+  std::mutex mutex;
+  std::set<std::thread::id> ids{std::this_thread::get_id()};
+  for (int i = 0; i < 300; ++i) {
+    team.parallel_for(3, 1, [&](std::int64_t, std::int64_t) {
+      std::lock_guard lock(mutex);
+      ids.insert(std::this_thread::get_id());
+    });
+  }
+  CHECK(ids.size() <= 3);
+  CHECK(team.activity().n_loops == 300);
+  team.parallel_for(100, 100, [](std::int64_t, std::int64_t) {});
+  CHECK(team.activity().n_loops == 300);
+}
+
+TEST_CASE("members stay on the CPUs that they were given; the caller's thread is left alone") {
+  std::vector<int> const allowed = tiered::allowed_cpus();
+  if (allowed.empty()) return;
+  std::vector<int> const cpus = tiered::cpus_to_pin(allowed);
+  CHECK(std::set<int>(cpus.begin(), cpus.end()) == std::set<int>(allowed.begin(), allowed.end()));
+  Team team(int(std::min<std::size_t>(cpus.size(), 8)), cpus);
+  std::mutex mutex;
+  std::vector<std::vector<int>> places;
+  std::thread::id const caller = std::this_thread::get_id();
+  on_each_member(team, [&] {
+    if (std::this_thread::get_id() == caller) return;
+    std::lock_guard lock(mutex);
+    places.push_back(tiered::allowed_cpus());
+  });
+  std::sort(places.begin(), places.end());
+  std::vector<std::vector<int>> expected;
+  for (int i = 1; i < team.size(); ++i) expected.push_back({cpus[std::size_t(i)]});
+  std::sort(expected.begin(), expected.end());
+  CHECK(places == expected);
+  CHECK(tiered::allowed_cpus() == allowed);
+}
+
+TEST_CASE("places that are too few or do not exist are refused") {
+  auto const few = tiered_test::error_of([] { Team team(3, {0, 1}); });
+  CHECK(few.code == Errc::precondition);
+  CHECK(few.says("3 threads", "2 CPUs"));
+  if (tiered::allowed_cpus().empty()) return;
+  auto const missing = tiered_test::error_of([] { Team team(2, {0, 60000}); });
+  CHECK(missing.code == Errc::device);
+  CHECK(missing.says("CPU 60000"));
 }

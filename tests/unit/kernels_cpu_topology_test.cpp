@@ -75,6 +75,35 @@ TEST_CASE("hybrid processors: performance cores only, unless the process may use
   CHECK(thread_count({4, 5, 6}, tree.root()) == 3);
 }
 
+TEST_CASE("small cores without a list of performance cores: by capacity, else by highest frequency") {
+  Tree arm;  // a prime, three middle, four little cores
+  for (int cpu = 0; cpu < 8; ++cpu) {
+    arm.file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cpu_capacity", cpu == 7 ? "1024\n" : cpu >= 4 ? "860\n" : "290\n");
+  }
+  CHECK(performance_cores({0, 1, 2, 3, 4, 5, 6, 7}, arm.root()) == std::vector<int>{4, 5, 6, 7});
+  CHECK(performance_cores({0, 1, 2}, arm.root()) == std::vector<int>{0, 1, 2});
+  CHECK(performance_cores({0, 5}, arm.root()) == std::vector<int>{5});
+
+  Tree amd;  // favoured, ordinary and dense cores: all of them are worth a thread
+  int const khz[] = {5100000, 5000000, 3300000, 3300000};
+  for (int cpu = 0; cpu < 4; ++cpu) {
+    amd.file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cpufreq/cpuinfo_max_freq", std::to_string(khz[cpu]) + "\n");
+  }
+  CHECK(performance_cores({0, 1, 2, 3}, amd.root()) == std::vector<int>{0, 1, 2, 3});
+  amd.file("/sys/devices/system/cpu/cpu3/cpufreq/cpuinfo_max_freq", "2000000\n");
+  amd.file("/sys/devices/system/cpu/cpu2/cpufreq/cpuinfo_max_freq", "unknown\n");  // what is not known is not small
+  CHECK(performance_cores({0, 1, 2, 3}, amd.root()) == std::vector<int>{0, 1, 2});
+}
+
+TEST_CASE("the order in which CPUs get threads: performance cores, then everything else") {
+  Tree tree;
+  tree.file("/sys/devices/cpu_core/cpus", "0-3\n");
+  tree.siblings(0, "0-1").siblings(1, "0-1").siblings(2, "2-3").siblings(3, "2-3");
+  CHECK(tiered::cpus_to_pin({0, 1, 2, 3, 4, 5}, tree.root()) == std::vector<int>{0, 2, 1, 3, 4, 5});
+  CHECK(tiered::cpus_to_pin({1, 5}, tree.root()) == std::vector<int>{1, 5});
+  CHECK(tiered::cpus_to_pin({}, tree.root()).empty());
+}
+
 TEST_CASE("quotas of control groups, version 2: the tightest from the group up") {
   Tree tree;
   tree.file("/proc/self/cgroup", "0::/a/b\n");

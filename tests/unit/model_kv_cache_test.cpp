@@ -57,3 +57,19 @@ TEST_CASE("layers in VRAM lie in the given room whole, without overlap; host lay
   kv.release(0);
   CHECK(kv.host_bytes() == 0);
 }
+
+TEST_CASE("a page holds whole blocks for each head and position") {
+  AttentionConfig a{4, 2, 80, 0, 0, 1.f};
+  CHECK(KvCache::page_bytes(a, DType::f32) == 2 * kv_page_tokens * 80 * 4);
+  CHECK(KvCache::page_bytes(a, DType::f16) == 2 * kv_page_tokens * 80 * 2);
+  CHECK(KvCache::page_bytes(a, DType::q8_0) == 2 * kv_page_tokens * 3 * 34);  // 80 elements are padded to three blocks of 32
+  a.head_dim = 128;
+  CHECK(KvCache::page_bytes(a, DType::q8_0) == 2 * kv_page_tokens * 4 * 34);
+  ModelConfig config;
+  config.layers.resize(1);
+  config.layers[0].attention = a;
+  KvCache kv(config, {kv_page_tokens, 1, DType::q8_0}, {false}, nullptr);
+  kv.reserve(0, 1);
+  CHECK(kv.type() == DType::q8_0);
+  CHECK(kv.host_bytes() == 2 * KvCache::page_bytes(a, DType::q8_0));
+}

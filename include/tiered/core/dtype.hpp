@@ -106,10 +106,17 @@ TIERED_HD constexpr std::uint64_t row_bytes(DType type, std::uint64_t elems) {
   return elems / info.block_elems * info.block_bytes;
 }
 
+/// Elements of a row of act_bf16, as memory is concerned: a multiple of 32, and 64 more where panels of 16 rows would otherwise lie a
+/// multiple of 32 KiB apart and so share a few sets of a cache. The last 64 are not used.
+TIERED_HD constexpr std::uint64_t panel_dim(std::uint64_t dim) { return (dim + 31) / 32 * 32 + (dim % 1024 == 0 ? 64 : 0); }
+
+/// The forms that activations are converted to, numbered: tables of what makes them, or of what was made.
+inline constexpr int n_activation_forms = 2;
+TIERED_HD constexpr int activation_form(DType type) { return type == DType::act_bf16 ? 1 : 0; }
+
 /// Bytes of n_rows rows in a type that products take: f32, act_q8 (dim % 32 == 0) or act_bf16.
 TIERED_HD constexpr std::uint64_t activation_bytes(DType type, std::uint64_t n_rows, std::uint64_t dim) {
-  if (type == DType::act_bf16) dim = (dim + 31) / 32 * 32;
-  return n_rows * row_bytes(type, dim);
+  return n_rows * row_bytes(type, type == DType::act_bf16 ? panel_dim(dim) : dim);
 }
 
 }  // namespace tiered

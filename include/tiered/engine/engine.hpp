@@ -87,12 +87,29 @@ class EngineCore {
   /// `tokens` behind a sequence, of which the last one wants logits. Valid until the next call.
   Batch rows_behind(Sequence const& sequence, std::span<std::int32_t const> tokens);
 
+  ModelConfig const& config() const { return *parts_.config; }
+  std::int32_t max_context() const { return plans_.max_context; }
+  DType kv_type() const { return kv_.type(); }
+  bool owns(Sequence const& sequence) const { return sequence.belongs_to(sequences_.get()); }
+  /// Equal for models whose KV means the same: numbers, weights' types and shapes, and samples of their bytes; not names or paths.
+  std::uint64_t fingerprint() const;
+  /// Bytes of keys and values of n positions, as export_kv() hands them out.
+  std::uint64_t kv_bytes(std::int32_t n_tokens) const;
+  /// Keys and values of a sequence, whatever device has them: by layer, K before V, by page of kv_page_tokens positions, by head.
+  /// Errors  precondition within a step; out_of_memory; device where a copy fails; what `sink` throws.
+  void export_kv(Sequence const& sequence, FunctionRef<void(std::span<std::byte const>)> sink);
+  /// The reverse: the sequence has n_tokens positions then, or none after an error.
+  void import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRef<void(std::span<std::byte>)> source);
+
  private:
   ExecutorParts executor_parts();
   void check(Batch const& batch) const;
   std::size_t next_block(std::span<Row const> rows, PlanImage const& image);
   PlanImage const& image_for(std::size_t token_tier) const;
   void copy_ahead() noexcept;
+  using PageVisitor = FunctionRef<void(std::int32_t layer, std::span<std::span<std::byte> const> runs)>;
+  void each_page(std::int32_t slot, std::int32_t n_tokens, PageVisitor visit) const;
+  void copy_and_wait(std::span<CopyPiece const> pieces);
   void report_trace(FunctionRef<void(Action const&, double, double)> record);
 
   EngineOptions options_;
@@ -159,6 +176,8 @@ class Engine {
   typename P::Trace& trace() { return values_.trace; }
   MachineType& machine() { return machine_; }
   CancelToken& cancel_token() { return core_->cancel_token(); }
+  /// The part that does not depend on P and M, for functions of the library that take any engine.
+  detail::EngineCore& core() { return *core_; }
 
   /// Of everything since the engine was made. Same thread as step().
   EngineStats stats() const {
@@ -187,7 +206,7 @@ class Engine {
 
  private:
   static constexpr bool traces = !std::same_as<typename P::Trace, NullTrace>;
-  static MachineOptions machine_options(EngineOptions const& o) { return {o.vram_bytes, o.n_threads, o.f32_activations, traces}; }
+  static MachineOptions machine_options(EngineOptions const& o) { return {o.vram_bytes, o.n_threads, o.f32_activations, traces, o.isa}; }
 
   std::vector<Weight> bring_weights() {
     ShardTable const table = model_->table();

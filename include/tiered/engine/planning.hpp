@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tiered/core/function_ref.hpp"
@@ -23,7 +24,8 @@ struct EngineOptions {
   int n_threads = 0;                                        ///< see MachineOptions
   HardwareProfile hardware = HardwareProfile::simulated();  ///< what plans are estimated with
   bool f32_activations = false;
-  DType kv_type = DType::f16;  ///< of keys and values: f16, or f32 for comparison
+  std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best that this machine has
+  DType kv_type = DType::f16;             ///< of keys and values: f16; q8_0, which takes 53 % of that; or f32, for comparison
   /// Called after each block of a long step with rows done and in all; must not throw; null: nobody listens.
   void (*progress)(void* context, std::int32_t done, std::int32_t total) = nullptr;
   void* progress_context = nullptr;

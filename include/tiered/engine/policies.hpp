@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "tiered/engine/trace.hpp"
 #include "tiered/io/host_weights.hpp"
@@ -48,6 +49,7 @@ struct MachineOptions {
   int n_threads = 0;             ///< of the host; 0: physical cores that the process may use
   bool f32_activations = false;  ///< products on f32 instead of 8-bit activations: slower, for comparison
   bool keep_times = false;       ///< for a trace
+  std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best one
 };
 
 /// The devices of one engine. Lanes outlive backends, backends outlive what is enqueued on them.

@@ -1,41 +1,82 @@
 /// Writes a conversation the way a model was trained to read it, by the template in its file.
 #pragma once
 
+#include <ctime>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tiered/io/gguf.hpp"
 
 namespace tiered {
+namespace detail::jinja {
+struct Template;
+}
 
+/// What is empty, but for role and content, the template does not see.
 struct ChatMessage {
-  std::string role;  ///< "system", "user", "assistant"
+  std::string role;  ///< "system", "user", "assistant", "tool"
   std::string content;
+  std::string reasoning_content{};  ///< what the assistant thought; templates see it as `thinking` too
+  std::string tool_calls{};         ///< of the assistant: JSON, [{"type": "function", "function": {"name": ..., "arguments": {...}}}]
+  std::string tool_call_id{};       ///< of a tool's answer
+  std::string name{};               ///< who speaks, or which tool
 };
 
-/// A chat template that this library can follow. So far the ChatML family, in whatever way the Jinja source is written:
-/// every message between <|im_start|>role and <|im_end|>, with or without a system message that stands in where none is given.
+/// The texts of two special tokens: bos_token and eos_token of a template. Empty where a vocabulary has none.
+struct ChatTokens {
+  std::string bos{}, eos{};
+};
+
+struct ChatOptions {
+  /// Variables of the template by name, as JSON: {"enable_thinking", "false"}, {"reasoning_effort", "\"high\""}.
+  std::vector<std::pair<std::string, std::string>> variables{};
+  std::vector<std::string> tools{};  ///< each {"type": "function", "function": {"name", "description", "parameters"}}, as JSON
+  std::optional<std::tm> now{};      ///< what strftime_now() tells; not given: the local time
+};
+
+/// A chat template, run by an interpreter of Jinja as Hugging Face transformers sets it up: what comes out is what its
+/// apply_chat_template gives. Without effect on anything else, and bounded in time, memory and stack, whatever the template holds.
+/// Immutable, so any thread may use it; copies share one state.
+///
+/// All of Jinja2 3.1 but: inheritance, include and import; the filters filesizeformat, pprint, random, slice, striptags, truncate,
+/// urlencode, urlize, wordwrap, xmlattr; integers of more than 64 bits; specifications in str.format; scripts with case that are
+/// neither Latin, Greek, Cyrillic nor Armenian keep it. What changes a list or a dict (append, pop) fails there as it does here.
 class ChatTemplate {
  public:
-  /// Errors  unsupported, saying what the template looks like, for any template whose text could come out differently.
-  explicit ChatTemplate(std::string_view jinja_source);
+  /// Errors  unsupported, with the line and the construct, for source that is no template or needs what is not there.
+  explicit ChatTemplate(std::string_view source, ChatTokens tokens = {});
 
-  /// The text for the model; equal to what Jinja2 makes of the template (transformers' apply_chat_template). Encode it with
-  /// parse_special: the markers are tokens. A marker in a content counts too, so check what strangers write.
-  /// Errors  precondition where there are no messages; unsupported for roles that the template treats in a way of its own.
-  std::string render(std::span<ChatMessage const> messages, bool add_generation_prompt = true) const;
+  /// The text for the model, in UTF-8 where all that was given is. Encode it with
+  ///   {.add_special = !chat.writes_bos(text), .parse_special = true}
+  /// The markers are tokens; one in a content counts too, so check what strangers write.
+  /// Errors  precondition where there are no messages, where the template refuses the conversation (with its reason), where JSON in
+  ///         messages or options is broken; unsupported, with the line, where rendering fails or needs more than Limits has.
+  std::string render(std::span<ChatMessage const> messages, bool add_generation_prompt = true, ChatOptions const& options = {}) const;
 
-  /// What stands in for a missing system message; nullopt: nothing does.
-  std::optional<std::string> const& default_system() const { return default_system_; }
+  /// Whether a rendered text begins with the bos token, as most templates write it: the tokeniser must not put another in front.
+  /// Where it does not, a vocabulary that asks for bos still gets one. (Transformers adds none to a rendered chat in either case.)
+  bool writes_bos(std::string_view text) const { return !tokens_.bos.empty() && text.starts_with(tokens_.bos); }
+
+  std::string_view source() const;
 
  private:
-  std::optional<std::string> default_system_;
-  bool plain_roles_only_ = false;
+  std::shared_ptr<detail::jinja::Template const> template_;
+  ChatTokens tokens_;
 };
 
-/// Errors  not_found where the file has no template; as ChatTemplate's constructor.
+/// Names of the templates that come with the library, for files without one: "chatml", "gemma", "llama2", "llama3", "mistral".
+std::span<std::string_view const> builtin_chat_templates();
+/// Errors  not_found, naming those that there are.
+std::string_view builtin_chat_template(std::string_view name);
+
+/// The file's template with the file's tokens.  Errors  not_found where it has none; as ChatTemplate's constructor.
 ChatTemplate chat_template_from_gguf(GgufFile const& file);
+/// Another template with the file's tokens: source where there is {{ or {% in it, else one of builtin_chat_templates().
+ChatTemplate chat_template_from_gguf(GgufFile const& file, std::string_view name_or_source);
 
 }  // namespace tiered

@@ -34,59 +34,82 @@ class InFile {
 };
 static_assert(HostWeights<InFile>);
 
-/// Weights are copied into memory of a tier of yours (huge pages, one NUMA node, page-locked) once, when they are brought.
-/// A span that was brought before is not copied again: tied embeddings lie in memory once.
+namespace detail {
+
+/// Blocks of a tier by the span of the mapping that they replace: each is filled once.
 template <MemoryTier Memory>
-class CopiedTo {
+class BlocksBySpan {
  public:
-  CopiedTo() requires std::default_initializable<Memory> : CopiedTo(Memory{}) {}
-  /// Each tensor begins at a multiple of `alignment`, a power of two.
-  explicit CopiedTo(Memory memory, std::size_t alignment = 64) : memory_(std::move(memory)), alignment_(alignment) {
-    expects(host_accessible(memory_.tier()), "CopiedTo: the CPU cannot write to this tier");
+  /// Each block begins at a multiple of `alignment`, a power of two.
+  BlocksBySpan(Memory memory, std::size_t alignment) : memory_(std::move(memory)), alignment_(alignment) {
+    expects(host_accessible(memory_.tier()), "weights: the CPU cannot write to this tier");
   }
-  CopiedTo(CopiedTo&& other) noexcept
-      : memory_(std::move(other.memory_)), alignment_(other.alignment_), copies_(std::exchange(other.copies_, {})) {}
-  CopiedTo& operator=(CopiedTo&& other) noexcept {
+  BlocksBySpan(BlocksBySpan&& other) noexcept
+      : memory_(std::move(other.memory_)), alignment_(other.alignment_), blocks_(std::exchange(other.blocks_, {})) {}
+  BlocksBySpan& operator=(BlocksBySpan&& other) noexcept {
     std::swap(memory_, other.memory_);
     std::swap(alignment_, other.alignment_);
-    std::swap(copies_, other.copies_);
+    std::swap(blocks_, other.blocks_);
     return *this;
   }
-  ~CopiedTo() {
-    for (Copy const& copy : copies_) memory_.deallocate(copy.block);
+  ~BlocksBySpan() {
+    for (Entry const& entry : blocks_) memory_.deallocate(entry.block);
   }
 
-  /// Errors  Errc::out_of_memory from the tier; what was brought before stays.
-  std::span<std::byte const> bring(std::span<std::byte const> mapped) {
+  /// fill(span<std::byte>) is called where there is no block for `mapped` yet; what it throws leaves none.
+  template <class Fill>
+  std::span<std::byte const> get(std::span<std::byte const> mapped, Fill const& fill) {
     if (mapped.empty()) return {};
-    auto const before = [](Copy const& copy, std::span<std::byte const> key) {
-      auto const a = reinterpret_cast<std::uintptr_t>(copy.source.data()), b = reinterpret_cast<std::uintptr_t>(key.data());
-      return a != b ? a < b : copy.source.size() < key.size();
+    auto const before = [](Entry const& entry, std::span<std::byte const> key) {
+      auto const a = reinterpret_cast<std::uintptr_t>(entry.source.data()), b = reinterpret_cast<std::uintptr_t>(key.data());
+      return a != b ? a < b : entry.source.size() < key.size();
     };
-    auto at = std::lower_bound(copies_.begin(), copies_.end(), mapped, before);
-    if (at == copies_.end() || at->source.data() != mapped.data() || at->source.size() != mapped.size()) {
-      at = copies_.insert(at, Copy{mapped, {}});  // before the allocation, so that a throw of either leaks nothing
+    auto at = std::lower_bound(blocks_.begin(), blocks_.end(), mapped, before);
+    if (at == blocks_.end() || at->source.data() != mapped.data() || at->source.size() != mapped.size()) {
+      at = blocks_.insert(at, Entry{mapped, {}});  // before the allocation, so that a throw of either leaks nothing
       try {
         at->block = memory_.allocate(mapped.size(), alignment_);
+        fill(std::span(at->block.data, mapped.size()));
       } catch (...) {
-        copies_.erase(at);
+        if (at->block.data != nullptr) memory_.deallocate(at->block);
+        blocks_.erase(at);
         throw;
       }
-      std::copy(mapped.begin(), mapped.end(), at->block.data);
     }
     return {at->block.data, mapped.size()};
   }
-  Tier tier() const { return memory_.tier(); }
   Memory const& memory() const { return memory_; }
 
  private:
-  struct Copy {
+  struct Entry {
     std::span<std::byte const> source;
     Block block;
   };
   Memory memory_;
   std::size_t alignment_;
-  std::vector<Copy> copies_;  // by source
+  std::vector<Entry> blocks_;  // by source
+};
+
+}  // namespace detail
+
+/// Weights are copied into memory of a tier of yours (huge pages, one NUMA node, page-locked) once, when they are brought.
+/// A span that was brought before is not copied again: tied embeddings lie in memory once. See ReadInto for files.
+template <MemoryTier Memory>
+class CopiedTo {
+ public:
+  CopiedTo() requires std::default_initializable<Memory> : CopiedTo(Memory{}) {}
+  /// Each tensor begins at a multiple of `alignment`, a power of two.
+  explicit CopiedTo(Memory memory, std::size_t alignment = 64) : blocks_(std::move(memory), alignment) {}
+
+  /// Errors  Errc::out_of_memory from the tier; what was brought before stays.
+  std::span<std::byte const> bring(std::span<std::byte const> mapped) {
+    return blocks_.get(mapped, [&](std::span<std::byte> to) { std::copy(mapped.begin(), mapped.end(), to.begin()); });
+  }
+  Tier tier() const { return memory().tier(); }
+  Memory const& memory() const { return blocks_.memory(); }
+
+ private:
+  detail::BlocksBySpan<Memory> blocks_;
 };
 
 }  // namespace tiered

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -39,10 +40,12 @@ class MmapFile {
  public:
   /// Errors  not_found; io for a directory, a device, or what the system refuses (with its reason); bad_file for an empty file.
   static MmapFile open(std::string path) { return MmapFile(detail::FileHandle::open(std::move(path))); }
-  MmapFile(MmapFile&& other) noexcept : file_(std::move(other.file_)), data_(std::exchange(other.data_, nullptr)) {}
+  MmapFile(MmapFile&& other) noexcept
+      : file_(std::move(other.file_)), data_(std::exchange(other.data_, nullptr)), huge_pages_(other.huge_pages_) {}
   MmapFile& operator=(MmapFile&& other) noexcept {
     std::swap(file_, other.file_);
     std::swap(data_, other.data_);
+    std::swap(huge_pages_, other.huge_pages_);
     return *this;
   }
   ~MmapFile() {
@@ -57,6 +60,27 @@ class MmapFile {
   /// By pread, not through the mapping: a file that was cut gives an Error.
   void read_at(std::uint64_t offset, std::span<std::byte> dst) const { file_.read_at(offset, dst); }
 
+  /// The part of bytes() is in memory, and in this process's page tables, when it returns. Starts at a page. Any thread.
+  /// Errors  io where the file was cut since it was opened or the storage fails; but a system older than Linux 5.14 raises SIGBUS.
+  void page_in(std::span<std::byte const> part) const {
+    if (part.empty()) return;
+    if (!huge_pages_) advise_willneed(part);  // else read-ahead is 2 MiB anyway, and this would fill the cache with small pages
+    constexpr int populate_read = 22;         // MADV_POPULATE_READ of Linux 5.14
+    while (::madvise(const_cast<std::byte*>(part.data()), part.size(), populate_read) != 0) {
+      int const code = errno;
+      if (code == EINTR || code == EAGAIN) continue;
+      if (code == EINVAL) return touch_pages(part);
+      std::uint64_t const offset = std::uint64_t(part.data() - bytes().data());
+      throw Error(Errc::io, concat(path(), ": ", part.size(), " bytes at offset ", offset, " cannot be read through the mapping (",
+                                   detail::errno_text(code), "); the file has ", current_size_bytes(), " bytes, it had ", size_bytes(),
+                                   " when it was opened"));
+    }
+  }
+  /// The system need not keep in its cache what read_at() read; what is mapped and in use stays.
+  void advise_read_once(std::uint64_t offset, std::size_t bytes) const {
+    ::posix_fadvise(file_.descriptor(), ::off_t(offset), ::off_t(bytes), POSIX_FADV_DONTNEED);
+  }
+
   /// Advice to the system about how bytes() will be read; does not wait and cannot fail.
   void advise_sequential() const { ::madvise(data_, std::size_t(size_bytes()), MADV_SEQUENTIAL); }
   /// Starts reading a part of bytes() into the page cache.
@@ -69,6 +93,9 @@ class MmapFile {
   }
 
  private:
+  static void touch_pages(std::span<std::byte const> part) {
+    for (std::size_t i = 0; i < part.size(); i += 4096) static_cast<void>(*static_cast<std::byte const volatile*>(part.data() + i));
+  }
   explicit MmapFile(detail::FileHandle file) : file_(std::move(file)) {
     if (file_.size_bytes() > (std::numeric_limits<std::size_t>::max)()) {
       throw Error(Errc::io, concat(path(), ": ", size_bytes(), " bytes do not fit the address space"));
@@ -78,9 +105,15 @@ class MmapFile {
       throw Error(Errc::io, concat(path(), ": ", size_bytes(), " bytes cannot be mapped: ", detail::errno_text(errno)));
     }
     data_ = mapped;
+#if defined(MADV_HUGEPAGE)
+    // Read-ahead then takes 2 MiB at a time, and puts them in one page where the file system can (ext4 of Linux 6.16, XFS, tmpfs with
+    // huge=advise). Of 512 MiB on ext4, 508 were mapped in huge pages, and mapping what was cached took 256 faults.
+    huge_pages_ = ::madvise(data_, std::size_t(size_bytes()), MADV_HUGEPAGE) == 0;
+#endif
   }
   detail::FileHandle file_;
   void* data_ = nullptr;
+  bool huge_pages_ = false;  // whether they were asked for; what was in the page cache before keeps its size
 };
 static_assert(ByteSource<MmapFile>);
 

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "tiered/core/dtype.hpp"
 #include "tiered/core/ids.hpp"
@@ -41,7 +42,7 @@ struct RmsNormArgs {
 /// of that row.
 struct QuantizeArgs {
   float const* x = nullptr;  ///< [n_rows, dim]
-  void* y = nullptr;         ///< [n_rows, dim] in KernelTable::converted, activation_bytes(...)
+  void* y = nullptr;         ///< [n_rows, dim] in the form of the table entry, activation_bytes(...)
   std::int32_t n_rows = 0, dim = 0;
 };
 
@@ -86,13 +87,21 @@ struct KvRow {
   std::int32_t table = 0, position = 0;
 };
 /// The pages of one sequence and layer. Page p holds positions [p * page_tokens, (p + 1) * page_tokens) as
-/// K [n_kv_heads, page_tokens, head_dim] and V likewise, in the KV type of the table entry.
+/// K [n_kv_heads, page_tokens, head_dim] and V likewise, in the KV type of the table entry: a head's vector of one position is
+/// whole blocks of that type, the last one padded with zeros where head_dim is no multiple of its size.
 struct KvTable {
   std::byte* const* k_pages = nullptr;
   std::byte* const* v_pages = nullptr;
 };
 
-/// Stores keys and values of new positions.
+/// Bytes of a head's vector of one position.
+TIERED_HD constexpr std::size_t kv_row_bytes(DType kv_type, std::int32_t head_dim) {
+  std::size_t const block = block_elems(kv_type);
+  return std::size_t(row_bytes(kv_type, (std::size_t(head_dim) + block - 1) / block * block));
+}
+
+/// Stores keys and values of new positions. In q8_0 every 32 elements of a head are quantised for themselves, as encode_row()
+/// does it; elements that are not finite become garbage there.
 struct KvWriteArgs {
   float const* k = nullptr;         ///< [n_tokens, n_kv_heads, head_dim]
   float const* v = nullptr;         ///< likewise
@@ -105,6 +114,9 @@ struct KvWriteArgs {
 /// (row.position - window, row.position], window 0 meaning all. Query head h reads KV head h * n_kv_heads / n_heads.
 /// Positions are taken in spans of attention_span that begin at multiples of it; a span's part is (maximum, sum, weighted V)
 /// and parts are merged in ascending order. So the result depends on the row's own KV alone, not on threads or other rows.
+///
+/// A call may cover a part of the context, as where the rest is attended to elsewhere: MergeAttentionArgs puts them together. A
+/// row that sees nothing of `positions` gets out = 0 and log_sum_exp = -infinity.
 struct AttentionArgs {
   float const* q = nullptr;         ///< [n_tokens, n_heads, head_dim]
   KvRow const* rows = nullptr;      ///< [n_tokens]
@@ -116,6 +128,7 @@ struct AttentionArgs {
   std::int32_t max_position = 0;  ///< the largest position among rows
   std::int32_t window = 0;
   float scale = 1;
+  Range positions{0, std::numeric_limits<std::int32_t>::max()};  ///< that this call attends to; begin >= 0
 };
 inline constexpr std::int32_t attention_span = 256;  ///< page_tokens is a multiple or a divisor of it
 
@@ -128,6 +141,17 @@ TIERED_HD constexpr std::size_t attention_workspace_bytes(std::int32_t n_tokens,
   return std::size_t(n_tokens) * std::size_t(n_heads) * (std::size_t(max_position) / attention_span + 1) * std::size_t(head_dim + 2) *
          sizeof(float);
 }
+
+/// Attention over parts of the context, put together: with L[p] a part's log_sum_exp,
+/// out[t, h] = sum over p, ascending, of exp(L[p] - log sum_p exp(L[p])) * parts[p, t, h]. A part with L = -infinity is not read.
+/// Other bits than one call over all positions. out and log_sum_exp may be those of part 0.
+struct MergeAttentionArgs {
+  float const* parts = nullptr;             ///< [n_parts, n_tokens, n_heads, head_dim]: AttentionArgs::out
+  float const* part_log_sum_exp = nullptr;  ///< [n_parts, n_tokens, n_heads]
+  float* out = nullptr;                     ///< [n_tokens, n_heads, head_dim]
+  float* log_sum_exp = nullptr;             ///< [n_tokens, n_heads] or null: of all parts together
+  std::int32_t n_parts = 0, n_tokens = 0, n_heads = 0, head_dim = 0;
+};
 
 /// out = act(gate) * up, elementwise. out may be gate or up.
 struct GatedArgs {
@@ -192,8 +216,8 @@ struct ExpertsArgs {
 /// Quantised x of all tokens, and gate, up and quantised product of all slots.
 TIERED_HD constexpr std::size_t experts_workspace_bytes(std::int32_t n_tokens, std::int32_t n_slots, std::int32_t dim,
                                                         std::int32_t hidden_dim) {
-  // A converted row takes at most 2 bytes an element, in panels one for each slot; ends are rounded up to 64 bytes.
-  std::size_t const x = (std::size_t(dim) * 2 + 128) * std::size_t(n_tokens > n_slots ? n_tokens : n_slots);
+  // Rows in 8-bit blocks take 5/4 bytes an element, in panels 2, one for each slot; ends are rounded up to 64 bytes.
+  std::size_t const x = (std::size_t(dim) * 2 + std::size_t(dim) * 5 / 4 + 256) * std::size_t(n_tokens > n_slots ? n_tokens : n_slots);
   std::size_t const h = (std::size_t(hidden_dim) * 8 + std::size_t(hidden_dim) * 2 + 192) * std::size_t(n_slots);
   return x + h + 4096;
 }

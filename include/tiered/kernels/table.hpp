@@ -22,16 +22,16 @@ struct KernelTable {
   char const* name = "";                        ///< "avx2", "sm_90": for messages and profiles
   Kernel<EmbedArgs> embed[n_file_dtypes] = {};  ///< by type of the table
   Kernel<MatmulArgs> matmul[n_file_dtypes] = {};
-  /// What MatmulArgs::x is in: f32 or `converted`.
+  /// What MatmulArgs::x is in: f32, act_q8 or act_bf16.
   DType activation[n_file_dtypes] = {};
-  DType converted = DType::act_q8;         ///< what `quantize` makes: act_q8 or act_bf16
-  Kernel<QuantizeArgs> quantize = nullptr;
+  Kernel<QuantizeArgs> convert[n_activation_forms] = {};  ///< by activation_form(): what makes it of f32
   Kernel<MatmulSetArgs> matmul_set = nullptr;      ///< null: one by one. Same bits either way
   Kernel<GatedMatmulArgs> gated_matmul = nullptr;  ///< likewise
   Kernel<RmsNormArgs> rms_norm = nullptr;
   Kernel<RopeArgs> rope = nullptr;
   Kernel<KvWriteArgs> kv_write[n_file_dtypes] = {};     ///< by type of keys and values: f16, f32, q8_0
   Kernel<AttentionArgs> attention[n_file_dtypes] = {};  ///< likewise
+  Kernel<MergeAttentionArgs> merge_attention = nullptr;
   Kernel<GatedArgs> gated = nullptr;
   Kernel<AddArgs> add = nullptr;
   Kernel<GatherArgs> gather = nullptr;

@@ -12,11 +12,11 @@
 
 namespace tiered {
 
-/// Rows on their way into one or more products: f32, and the form that the kernel table converts to, once a weight asked for it.
+/// Rows on their way into one or more products: f32, and each form that a weight asked for, once it did.
 struct Activations {
   float const* values = nullptr;  ///< [n_rows, dim]
   std::int32_t n_rows = 0, dim = 0;
-  void const* converted = nullptr;  ///< [n_rows, dim] in KernelTable::converted; filled by ExecContext::matmul
+  void const* converted[n_activation_forms] = {};  ///< by activation_form(); filled by ExecContext::matmul
 };
 
 /// One of several products of the same rows: y [x.n_rows, rows of the weight].

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tiered/core/error.hpp"
@@ -25,7 +26,7 @@ class KvCache {
   struct Options {
     std::int32_t max_tokens = 0;   ///< of a sequence; rounded up to whole pages
     std::int32_t n_sequences = 1;  ///< at once
-    DType type = DType::f16;
+    DType type = DType::f16;       ///< any that tables have attention for
   };
 
   /// `vram`: room for all layers whose in_vram is true, as vram_bytes() says; may be null where none is.
@@ -36,7 +37,7 @@ class KvCache {
 
   /// Bytes of K or V of one page.
   static std::size_t page_bytes(AttentionConfig const& a, DType type) {
-    return row_bytes(type, std::uint64_t(a.n_kv_heads) * kv_page_tokens * std::uint64_t(a.head_dim));
+    return std::size_t(a.n_kv_heads) * kv_page_tokens * kv_row_bytes(type, a.head_dim);
   }
 
   DType type() const { return type_; }
@@ -53,6 +54,10 @@ class KvCache {
 
   /// One per sequence slot; page lists in host memory.
   KvTable const* tables(std::int32_t layer) const { return tables_.data() + std::size_t(layer) * std::size_t(n_sequences_); }
+  /// Where the first n_rows positions of one page lie, K (kv 0) or V (kv 1): a run of bytes for each head, appended to `runs`.
+  /// In VRAM where in_vram(layer) says so; else the page must be reserved.
+  void page_runs(std::int32_t layer, std::int32_t slot, int kv, std::int32_t page, std::int32_t n_rows,
+                 std::vector<std::span<std::byte>>& runs) const;
   std::int32_t n_slots() const { return n_sequences_; }
   std::int32_t n_pages() const { return n_pages_; }
 
@@ -65,6 +70,7 @@ class KvCache {
   DType type_;
   std::vector<bool> in_vram_;
   std::vector<std::size_t> page_bytes_;
+  std::vector<std::int32_t> n_heads_;
   std::vector<std::byte*> pages_;  // [layer][slot][K, V][page]
   std::vector<KvTable> tables_;    // [layer][slot]
   PageableTier host_;

@@ -45,12 +45,13 @@ class StepContext : public ExecContext {
   void const* in_type_for(DType weights, Activations& x, KernelTable const& table) {
     DType const type = table.activation[std::uint32_t(weights)];
     if (type == DType::f32) return x.values;
-    if (x.converted == nullptr) {
+    void const*& converted = x.converted[activation_form(type)];
+    if (converted == nullptr) {
       void* const y = scratch_.take(activation_bytes(type, std::uint64_t(x.n_rows), std::uint64_t(x.dim)));
-      launch(&KernelTable::quantize, QuantizeArgs{x.values, y, x.n_rows, x.dim});
-      x.converted = y;
+      if (kernels_ != nullptr) tiered::launch(kernels_->convert[activation_form(type)], QuantizeArgs{x.values, y, x.n_rows, x.dim}, queue_);
+      converted = y;
     }
-    return x.converted;
+    return converted;
   }
 
   Scratch scratch_;

@@ -32,9 +32,9 @@ inline void check_capabilities(ShardTable const& table, KernelTable const& kerne
     ShardKind const kind = table.shard(w.shard).kind;
     bool const ok = kind == ShardKind::embedding ? kernels.embed[std::uint32_t(w.dtype)] != nullptr : kernels.supports(w.dtype);
     DType const takes = kernels.activation[std::uint32_t(w.dtype)];
-    if (ok && takes != DType::f32 && takes != kernels.converted) {
+    if (ok && takes != DType::f32 && kernels.convert[activation_form(takes)] == nullptr) {
       throw Error(Errc::unsupported,
-                  concat("the ", kernels.name, " kernels take activations in ", name(takes), ", which nothing here quantises to"));
+                  concat("the ", kernels.name, " kernels take activations in ", name(takes), ", which they cannot make"));
     }
     if (!ok)
       throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels have no ", kind == ShardKind::embedding ? "look-up" : "product",
@@ -42,13 +42,19 @@ inline void check_capabilities(ShardTable const& table, KernelTable const& kerne
   }
 }
 
-/// The model's states with the bytes that they have in `kv_type`.
-inline std::vector<LayerState> states_in(DType kv_type, ShardTable const& table, KernelTable const& kernels) {
-  if (std::uint32_t(kv_type) >= n_file_dtypes || kernels.attention[std::uint32_t(kv_type)] == nullptr) {
-    throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels have no attention over keys and values of type ", name(kv_type)));
+/// The model's states, one per layer, with the bytes that they have in `kv_type`.
+inline std::vector<LayerState> states_in(DType kv_type, ShardTable const& table, ModelConfig const& config, KernelTable const& kernels) {
+  std::uint32_t const type = std::uint32_t(kv_type);
+  if (type >= n_file_dtypes || kernels.attention[type] == nullptr || kernels.kv_write[type] == nullptr) {
+    char const* const known = name(kv_type);
+    throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels have no attention over keys and values of type ",
+                                          known != nullptr ? known : "number ", known != nullptr ? "" : concat(type)));
   }
   std::vector<LayerState> states(table.states.begin(), table.states.end());
-  for (LayerState& s : states) s.bytes_per_token = row_bytes(kv_type, s.elems_per_token);
+  for (std::size_t l = 0; l < states.size(); ++l) {
+    if (states[l].elems_per_token == 0) continue;
+    states[l].bytes_per_token = 2 * KvCache::page_bytes(config.layers.at(l).attention, kv_type) / kv_page_tokens;
+  }
   return states;
 }
 
@@ -93,7 +99,7 @@ EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOption
                        KernelTable const& device,
                        FunctionRef<std::size_t(ScratchMeter& meter, std::int32_t n_rows, std::int32_t n_outputs)> measure,
                        FunctionRef<std::vector<TierPlan>(ShardTable const&, PlannerInput const&)> plan) {
-  std::vector<LayerState> const states_as_kept = states_in(options.kv_type, table, host);
+  std::vector<LayerState> const states_as_kept = states_in(options.kv_type, table, config, host);
   table.states = states_as_kept;
   expects(options.max_context >= 0 && options.n_sequences >= 1, "max_context >= 0, n_sequences >= 1");
   check_capabilities(table, host);

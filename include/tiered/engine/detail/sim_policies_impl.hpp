@@ -15,12 +15,13 @@ Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(Machine
 Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(MachineOptions const& o, std::shared_ptr<LaneSet> lanes,
                                                                          std::shared_ptr<Faults> faults) {
   if (o.keep_times) lanes->keep_times();
-  CpuOptions const host_options{.n_threads = o.n_threads, .f32_activations = o.f32_activations};
+  CpuOptions const host_options{.isa = o.isa, .n_threads = o.n_threads, .f32_activations = o.f32_activations};
   auto host = std::make_unique<CpuBackend>(lanes, host_options);
   SimOptions sim;
   sim.vram_bytes = o.vram_bytes;
   sim.n_threads = host->n_threads();
   sim.f32_activations = o.f32_activations;
+  sim.isa = o.isa;
   sim.faults = faults;
   auto device = std::make_unique<SimBackend>(lanes, sim);
   SimCopyOptions copy;

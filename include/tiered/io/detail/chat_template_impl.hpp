@@ -1,141 +1,162 @@
 /// Defines ChatTemplate: for one source file of a program.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <iterator>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/io/chat_template.hpp"
-#include "tiered/io/detail/jinja_outline.hpp"
+#include "tiered/io/detail/builtin_chat_templates.hpp"
+#include "tiered/io/detail/jinja_interpreter.hpp"
+#include "tiered/io/detail/jinja_json.hpp"
+#include "tiered/io/detail/jinja_parser.hpp"
 #include "tiered/io/detail/printable.hpp"
 #include "tiered/io/gguf.hpp"
 
 namespace tiered {
 
-namespace detail {
+namespace detail::jinja {
 
-/// Shapes are outlines in which `$` stands for one fixed text, which is captured, and `*` for anything.
-inline bool matches_shape(std::string_view outline, std::string_view shape, std::string& captured) {
-  captured.clear();
-  std::size_t const first = shape.find_first_of("$*");
-  if (first == std::string_view::npos) return outline == shape;
-  if (!outline.starts_with(shape.substr(0, first))) return false;
-  outline.remove_prefix(first);
-  shape.remove_prefix(first);
-  while (!shape.empty()) {
-    char const wildcard = shape.front();
-    shape.remove_prefix(1);
-    std::string_view const fixed = shape.substr(0, shape.find_first_of("$*"));
-    shape.remove_prefix(fixed.size());
-    // The last fixed part is the end of the outline.
-    std::size_t at = outline.find(fixed);
-    if (shape.empty()) at = outline.ends_with(fixed) ? outline.size() - fixed.size() : std::string_view::npos;
-    if (at == std::string_view::npos) return false;
-    if (wildcard == '$') {
-      captured = outline.substr(0, at);
-      if (captured.find("{%") != std::string::npos || captured.find("{{") != std::string::npos) return false;
-    }
-    outline.remove_prefix(at + fixed.size());
-  }
-  return true;
-}
-
-struct ChatShape {
-  std::string_view outline;
-  bool plain_roles_only;
+struct Template {
+  std::string source;
+  std::vector<Statement> statements;
 };
-inline constexpr std::array<ChatShape, 3> chatml_shapes{{
-    {"{%for message in messages%}<|im_start|>{{message.role}}\n{{message.content}}<|im_end|>\n{%endfor%}"
-     "{%if add_generation_prompt%}<|im_start|>assistant\n{%endif%}",
-     false},
-    // SmolLM2, Qwen2
-    {"{%for message in messages%}{%if loop.first and messages[0].role != 'system'%}<|im_start|>system\n$<|im_end|>\n{%endif%}"
-     "<|im_start|>{{message.role}}\n{{message.content}}<|im_end|>\n{%endfor%}{%if add_generation_prompt%}<|im_start|>assistant\n{%endif%}",
-     false},
-    // Qwen2.5: without tools, all that is left for the three plain roles
-    {"{%if tools%}*{%else%}{%if messages[0].role == 'system'%}<|im_start|>system\n{{messages[0].content}}<|im_end|>\n{%else%}"
-     "<|im_start|>system\n$<|im_end|>\n{%endif%}{%endif%}{%for message in messages%}{%if ( message.role == 'user' ) or "
-     "( message.role == 'system' and not loop.first ) or ( message.role == 'assistant' and not message.tool_calls )%}"
-     "<|im_start|>{{message.role}}\n{{message.content}}<|im_end|>\n{%elif *"
-     "{%endfor%}{%if add_generation_prompt%}<|im_start|>assistant\n{%endif%}",
-     true},
-}};
 
-/// What a template that is refused looks like, by the markers that tell the families apart.
-inline std::string_view chat_family(std::string_view source) {
-  struct Family {
-    std::string_view marker, name;
-  };
-  static constexpr Family families[] = {
-      {"<|im_sep|>", "phi-4"},
-      {"<|im_start|>", "chatml with rules of its own"},
-      {"<<SYS>>", "llama-2"},
-      {"[INST]", "mistral"},
-      {"<|start_header_id|>", "llama-3"},
-      {"<|header_start|>", "llama-4"},
-      {"<start_of_turn>", "gemma"},
-      {"<|turn>", "gemma-4"},
-      {"<｜User｜>", "deepseek"},
-      {"<|channel|>", "gpt-oss"},
-      {"<|START_OF_TURN_TOKEN|>", "command-r"},
-      {"<|start_of_role|>", "granite"},
-      {"[gMASK]", "glm"},
-      {"<|end|>", "phi-3"},
-      {"<|user|>", "zephyr"},
-      {"### Instruction:", "alpaca"},
-      {"ASSISTANT:", "vicuna"},
-  };
-  for (Family const& family : families)
-    if (source.find(family.marker) != std::string_view::npos) return family.name;
-  return "unknown";
+inline std::string builtin_names() {
+  std::string names;
+  for (std::string_view const name : builtin_chat_templates()) names += concat(names.empty() ? "" : ", ", name);
+  return names;
+}
+[[noreturn]] inline void refuse(std::string_view why) {
+  throw Error(Errc::unsupported,
+              concat("the chat template cannot be used: ", why, ". A template of your own can, or one of ", builtin_names()));
 }
 
-}  // namespace detail
-
-ChatTemplate::ChatTemplate(std::string_view jinja_source) {
-  static constexpr std::string_view default_of_flag =
-      "{%if not add_generation_prompt is defined%}{%set add_generation_prompt = false%}{%endif%}";
-  std::string const whole = detail::JinjaOutline::of(jinja_source);
-  std::string_view outline = whole;
-  if (outline.starts_with(default_of_flag)) outline.remove_prefix(default_of_flag.size());
-  for (detail::ChatShape const& shape : detail::chatml_shapes) {
-    std::string system;
-    if (!detail::matches_shape(outline, shape.outline, system)) continue;
-    if (shape.outline.find('$') != std::string_view::npos) default_system_ = std::move(system);
-    plain_roles_only_ = shape.plain_roles_only;
-    return;
+inline Value read_json(Runtime& rt, std::string_view json, std::string_view what) {
+  try {
+    return JsonReader::read(rt, json);
+  } catch (Error const& e) {
+    throw Error(e.code(), concat(what, ": ", e.what()));
   }
-  std::string_view const family = detail::chat_family(jinja_source);
-  bool const known = family != "unknown";
-  throw Error(Errc::unsupported, concat("the chat template ", known ? "looks like " : "is of no family that is known here", known ? family : "",
-                                        "; only plain chatml is supported: ", detail::printable(jinja_source)));
 }
 
-std::string ChatTemplate::render(std::span<ChatMessage const> messages, bool add_generation_prompt) const {
+/// A message as templates see it: transformers gives what was thought under two names.
+inline Value message_value(Runtime& rt, ChatMessage const& message) {
+  std::vector<std::pair<Value, Value>> items;
+  auto const add = [&](char const* key, Value value) { items.emplace_back(text(key), std::move(value)); };
+  if (!message.reasoning_content.empty()) add("thinking", text(message.reasoning_content));
+  add("role", text(message.role));
+  add("content", text(message.content));
+  if (!message.reasoning_content.empty()) add("reasoning_content", text(message.reasoning_content));
+  if (!message.tool_calls.empty()) add("tool_calls", read_json(rt, message.tool_calls, "tool_calls of a message"));
+  if (!message.tool_call_id.empty()) add("tool_call_id", text(message.tool_call_id));
+  if (!message.name.empty()) add("name", text(message.name));
+  return dict(std::move(items));
+}
+
+inline std::tm local_time() {
+  std::time_t const now = std::time(nullptr);
+  std::tm broken_down{};
+  localtime_r(&now, &broken_down);
+  return broken_down;
+}
+
+/// More text may take more steps.
+inline Limits limits_for(std::span<ChatMessage const> messages) {
+  Limits limits;
+  for (ChatMessage const& m : messages) {
+    limits.work +=
+        std::int64_t(std::min<std::size_t>(m.content.size() + m.reasoning_content.size() + m.tool_calls.size(), limits.output_bytes)) * 64;
+  }
+  return limits;
+}
+
+inline ChatTokens tokens_of(GgufFile const& file) {
+  auto const text_of = [&](char const* key) -> std::string {
+    auto const id = file.get<std::uint32_t>(key);
+    GgufValue const* const tokens = file.find("tokenizer.ggml.tokens");
+    if (!id || tokens == nullptr) return {};
+    auto const texts = file.require<std::vector<std::string_view>>("tokenizer.ggml.tokens");
+    return *id < texts.size() ? std::string(texts[*id]) : std::string();
+  };
+  return {text_of("tokenizer.ggml.bos_token_id"), text_of("tokenizer.ggml.eos_token_id")};
+}
+
+}  // namespace detail::jinja
+
+ChatTemplate::ChatTemplate(std::string_view source, ChatTokens tokens) : tokens_(std::move(tokens)) {
+  namespace jinja = detail::jinja;
+  try {
+    template_ = std::make_shared<jinja::Template const>(
+        jinja::Template{std::string(source), jinja::Parser::parse(source, jinja::knows_filter, jinja::knows_test)});
+  } catch (Error const& e) {
+    jinja::refuse(e.what());
+  }
+}
+
+std::string_view ChatTemplate::source() const { return template_->source; }
+
+std::string ChatTemplate::render(std::span<ChatMessage const> messages, bool add_generation_prompt, ChatOptions const& options) const {
+  namespace jinja = detail::jinja;
   expects(!messages.empty(), "ChatTemplate::render: a conversation has at least one message");
-  std::string text;
-  auto const add = [&](std::string_view role, std::string_view content) {
-    text += concat("<|im_start|>", role, '\n', content, "<|im_end|>\n");
-  };
-  if (default_system_ && messages[0].role != "system") add("system", *default_system_);
-  for (ChatMessage const& message : messages) {
-    bool const plain = message.role == "system" || message.role == "user" || message.role == "assistant";
-    if (plain_roles_only_ && !plain) {
-      throw Error(Errc::unsupported, concat("the chat template has rules of its own for the role ", detail::printable(message.role)));
-    }
-    add(message.role, message.content);
+  jinja::Runtime runtime(jinja::limits_for(messages));
+  jinja::Interpreter interpreter(runtime, options.now ? *options.now : jinja::local_time());
+  std::vector<jinja::Value> list, tools;
+  for (ChatMessage const& message : messages) list.push_back(jinja::message_value(runtime, message));
+  for (std::string const& tool : options.tools) tools.push_back(jinja::read_json(runtime, tool, "a tool"));
+  interpreter.define("messages", jinja::list(std::move(list)));
+  interpreter.define("tools", tools.empty() ? jinja::none() : jinja::list(std::move(tools)));
+  interpreter.define("documents", jinja::none());
+  interpreter.define("add_generation_prompt", jinja::boolean(add_generation_prompt));
+  interpreter.define("bos_token", jinja::text(tokens_.bos));
+  interpreter.define("eos_token", jinja::text(tokens_.eos));
+  for (auto const& [name, json] : options.variables) {
+    interpreter.define(name, jinja::read_json(runtime, json, concat("the variable ", detail::printable(name))));
   }
-  if (add_generation_prompt) text += "<|im_start|>assistant\n";
-  return text;
+  try {
+    return interpreter.render(template_->statements);
+  } catch (Error const& e) {
+    std::string const where = concat("line ", interpreter.line());
+    if (e.code() != Errc::precondition) jinja::refuse(concat(where, ": ", e.what()));
+    throw Error(e.code(), concat("the chat template refuses this conversation (", where, "): ", detail::printable(e.what(), 400)));
+  }
+}
+
+std::span<std::string_view const> builtin_chat_templates() {
+  static constexpr auto names = [] {
+    std::array<std::string_view, std::size(detail::builtin_chat_sources)> all;
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = detail::builtin_chat_sources[i].name;
+    return all;
+  }();
+  return names;
+}
+
+std::string_view builtin_chat_template(std::string_view name) {
+  for (detail::BuiltinChatTemplate const& each : detail::builtin_chat_sources) {
+    if (each.name == name) return each.source;
+  }
+  throw Error(Errc::not_found,
+              concat("there is no chat template ", detail::printable(name), "; there are ", detail::jinja::builtin_names()));
 }
 
 ChatTemplate chat_template_from_gguf(GgufFile const& file) {
-  return ChatTemplate(file.require<std::string_view>("tokenizer.chat_template"));
+  return ChatTemplate(file.require<std::string_view>("tokenizer.chat_template"), detail::jinja::tokens_of(file));
+}
+
+ChatTemplate chat_template_from_gguf(GgufFile const& file, std::string_view name_or_source) {
+  bool const is_source = name_or_source.find("{{") != std::string_view::npos || name_or_source.find("{%") != std::string_view::npos;
+  return ChatTemplate(is_source ? name_or_source : builtin_chat_template(name_or_source), detail::jinja::tokens_of(file));
 }
 
 }  // namespace tiered

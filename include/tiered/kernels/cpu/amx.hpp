@@ -1,13 +1,43 @@
-/// The kernels for AMX.
+/// The kernels for AMX: products on tiles, of bfloat16 or of bytes; all else as for AVX-512.
 #pragma once
 
 #include "tiered/kernels/cpu/avx512.hpp"
+#include "tiered/kernels/cpu/bytes_amx.hpp"
 #include "tiered/kernels/cpu/make_table.hpp"
+#include "tiered/kernels/cpu/matmul_amx.hpp"
+#include "tiered/kernels/cpu/panels_amx.hpp"
+#include "tiered/kernels/cpu/tiles_amx.hpp"
 
 namespace tiered::cpu::amx {
 
-struct Kernels : avx512::Kernels {
+/// `Tiles`: HardwareTiles, or the same in software.
+template <class Tiles>
+struct KernelsOn : avx512::Kernels {
   static constexpr char const* name = "amx";
+  template <class F>
+  static constexpr ProductKernel product() {
+    if constexpr (F::block_elems > 1) {
+      ProductKernel kernel = avx512::Kernels::product<F>();
+      kernel.tile = &byte_tile<F, Tiles>;
+      kernel.most_rows = ByteBlocking{}.rows;
+      kernel.most_tokens = ByteBlocking{}.tokens;
+      return kernel;
+    } else if constexpr (panel_activation(F::dtype) != DType::act_bf16) {
+      return avx512::Kernels::product<F>();
+    } else {
+      ProductKernel kernel{&panel_tile<F, Tiles>, panel_activation(F::dtype)};
+      kernel.row_step = kernel.token_step = 16;
+      kernel.most_rows = Blocking{}.rows;
+      kernel.most_tokens = Blocking{}.tokens;
+      return kernel;
+    }
+  }
+  static void make_panels(QuantizeArgs const& args, Team& team) { amx::quantize(args, team); }
+
+  /// For rows that lie anywhere: elements k of all of them to panels of their own.
+  static void pack(PanelRows const& rows, Range k, void* y) { pack_panels(rows, k, static_cast<std::uint16_t*>(y)); }
 };
+
+struct Kernels : KernelsOn<HardwareTiles> {};
 
 }  // namespace tiered::cpu::amx

@@ -1,13 +1,17 @@
 /// The CPU as a device that computes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tiered/core/error.hpp"
+#include "tiered/core/system.hpp"
+#include "tiered/core/text.hpp"
 #include "tiered/kernels/backend.hpp"
 #include "tiered/kernels/cpu/queue.hpp"
 #include "tiered/kernels/cpu/table.hpp"
@@ -20,8 +24,13 @@ namespace tiered {
 
 struct CpuOptions {
   std::optional<Isa> isa = std::nullopt;  ///< nothing: best_isa()
-  int n_threads = 0;                      ///< 0: default_thread_count()
-  bool f32_activations = false;           ///< see cpu_kernels()
+  int n_threads = 0;                      ///< of both teams together; 0: default_thread_count()
+  int copy_threads = 0;                   ///< of n_threads, those that copy while the others compute: see copy_team()
+  /// Each thread of the teams on a core of its own, the best first (lanes' threads, which call, go where the system puts them). Not
+  /// the default: where other programs run, a pinned thread waits for its core while others are idle, and all loops wait for it.
+  bool pin = false;
+  std::shared_ptr<Team> team = nullptr;  ///< to compute with, shared with other backends, in place of n_threads and pin
+  bool f32_activations = false;          ///< see cpu_kernels()
   std::size_t memory_bytes = PageableTier::unlimited;
   std::string lane_name = "cpu";
 };
@@ -31,7 +40,8 @@ class CpuBackend {
  public:
   using Memory = PageableTier;
 
-  /// Throws Errc::unsupported for an instruction set that is not available, Errc::precondition for an impossible thread count.
+  /// Errors  unsupported for an instruction set that is not available; precondition for thread counts that are impossible, or
+  ///         contradict each other, or are more than the CPUs to pin them to; device where the system refuses a thread.
   explicit CpuBackend(std::shared_ptr<LaneSet> lanes, CpuOptions const& options = {})
       : kernels_(&cpu_kernels(options.isa ? *options.isa : best_isa(), options.f32_activations)),
         state_(std::make_unique<State>(std::move(lanes), options)) {}
@@ -48,8 +58,12 @@ class CpuBackend {
   void recover() { state_->lanes->clear_errors(); }
   std::optional<std::pair<double, double>> times(Ticket begin, Ticket end) { return state_->lanes->times(begin, end); }
 
-  int n_threads() const { return state_->team.size(); }
-  Team& team() { return state_->team; }
+  int n_threads() const { return state_->team->size(); }
+  Team& team() { return *state_->team; }
+  /// For the thread of a copy lane, which is its member 0, so that copies by the CPU (to staging memory) run beside loops of team()
+  /// and on other cores: parallel_for(bytes, 256 KiB, memcpy of the range). Of one thread where there are no copy_threads. Lives as
+  /// long as the backend, which does not wait for other lanes than its own.
+  Team& copy_team() { return *state_->copy_team; }
   LaneSet::Lane lane() const { return state_->queue.lane; }
 
   /// Called before every launch from now on, see CpuQueue; null for none.
@@ -60,13 +74,11 @@ class CpuBackend {
 
  private:
   struct State {
-    State(std::shared_ptr<LaneSet> lane_set, CpuOptions const& options)
-        : lanes(std::move(lane_set)),
-          team(options.n_threads == 0 ? default_thread_count() : options.n_threads),
-          memory(options.memory_bytes) {
+    State(std::shared_ptr<LaneSet> lane_set, CpuOptions const& options) : lanes(std::move(lane_set)), memory(options.memory_bytes) {
+      make_teams(options);
       queue.lanes = lanes.get();
       queue.lane = lanes->open(options.lane_name);
-      queue.team = &team;
+      queue.team = team.get();
     }
     /// Enqueued work refers to the team and may refer to the memory: it is done before they go.
     ~State() {
@@ -78,8 +90,32 @@ class CpuBackend {
     State(State const&) = delete;
     State& operator=(State const&) = delete;
 
+    void make_teams(CpuOptions const& o) {
+      expects(o.n_threads >= 0 && o.copy_threads >= 0, "CpuOptions: thread counts are not negative");
+      int const n_copy = std::max(o.copy_threads, 1);
+      if (o.team != nullptr) {
+        expects(o.n_threads == 0 && !o.pin, "CpuOptions: a shared team has its threads already");
+        team = o.team;
+        copy_team = std::make_unique<Team>(n_copy);
+        return;
+      }
+      int const n = o.n_threads == 0 ? std::max(default_thread_count(), o.copy_threads + 1) : o.n_threads, n_compute = n - o.copy_threads;
+      if (n_compute < 1)
+        throw Error(Errc::precondition, concat(n, " threads, ", o.copy_threads, " of them to copy, leave none to compute"));
+      std::vector<int> cpus, copy_cpus;
+      if (o.pin) {
+        cpus = cpus_to_pin(allowed_cpus());
+        if (cpus.size() < std::size_t(n))
+          throw Error(Errc::precondition, concat(n, " threads cannot be pinned to the ", cpus.size(), " CPUs that this process may use"));
+        if (o.copy_threads > 0) copy_cpus.assign(cpus.begin() + n_compute, cpus.end());
+      }
+      team = std::make_shared<Team>(n_compute, cpus);
+      copy_team = std::make_unique<Team>(n_copy, copy_cpus);
+    }
+
     std::shared_ptr<LaneSet> lanes;
-    Team team;
+    std::shared_ptr<Team> team;
+    std::unique_ptr<Team> copy_team;
     PageableTier memory;
     CpuQueue queue;
   };

@@ -1,6 +1,7 @@
 /// The kernels that every machine can run.
 #pragma once
 
+#include "tiered/kernels/cpu/attention_baseline.hpp"
 #include "tiered/kernels/cpu/leaf_baseline.hpp"
 #include "tiered/kernels/cpu/make_table.hpp"
 #include "tiered/kernels/cpu/matmul_baseline.hpp"
@@ -10,9 +11,10 @@ namespace tiered::cpu::baseline {
 struct Kernels {
   static constexpr char const* name = "baseline";
   using Leaf = baseline::Leaf;
+  using AttentionLeaf = baseline::AttentionLeaf;
   template <class F>
   static constexpr ProductKernel f32_product() {
-    return {&f32_tile<F, Leaf>, DType::f32};
+    return f32_kernel<F, Leaf>();
   }
   template <class F>
   static constexpr ProductKernel product() {
@@ -22,8 +24,6 @@ struct Kernels {
       return {&baseline::quantized_tile<F>, DType::act_q8};
     }
   }
-  static constexpr DType converted = DType::act_q8;
-  static void quantize(QuantizeArgs const& args, Team& team) { cpu::quantize<Leaf>(args, team); }
 };
 
 }  // namespace tiered::cpu::baseline

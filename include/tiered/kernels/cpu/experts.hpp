@@ -6,24 +6,25 @@
 #include <cstdint>
 
 #include "tiered/kernels/args.hpp"
+#include "tiered/kernels/cpu/embed.hpp"
 #include "tiered/kernels/cpu/matmul.hpp"
+#include "tiered/kernels/cpu/norm.hpp"
 #include "tiered/kernels/cpu/team.hpp"
 
 namespace tiered::cpu {
+
+/// Whether products of an instruction set read act_bf16.
+template <class Kernels>
+inline constexpr bool has_panels = requires(QuantizeArgs const& args, Team& team) {
+  Kernels::make_panels(args, team);
+};
 
 /// The loops of one call, in the order in which they run. `Kernels`: see make_table.hpp.
 template <class Kernels>
 class Experts {
  public:
   Experts(ExpertsArgs const& args, ProductTable const& products, Team& team)
-      : a_(args),
-        team_(team),
-        gate_(products.of(args.gate_type)),
-        up_(products.of(args.up_type)),
-        down_(products.of(args.down_type)),
-        gate_q8_(gate_.activation == DType::act_q8),
-        up_q8_(up_.activation == DType::act_q8),
-        down_q8_(down_.activation == DType::act_q8) {
+      : a_(args), team_(team), gate_(products.of(args.gate_type)), up_(products.of(args.up_type)), down_(products.of(args.down_type)) {
     std::byte* at = args.workspace + (64 - reinterpret_cast<std::uintptr_t>(args.workspace) % 64) % 64;
     auto const take = [&](std::size_t bytes) {
       std::byte* const region = at;
@@ -35,17 +36,21 @@ class Experts {
     tokens_ = reinterpret_cast<std::int32_t*>(take(std::size_t(args.n_slots) * sizeof(std::int32_t)));
     hidden_ = reinterpret_cast<float*>(take(hidden * sizeof(float)));
     hidden_up_ = reinterpret_cast<float*>(take(hidden * sizeof(float)));
-    if (down_q8_) hidden_q8_ = take(std::size_t(args.n_slots) * row_bytes(DType::act_q8, std::uint64_t(args.hidden_dim)));
-    if (gate_q8_ || up_q8_) x_q8_ = take(std::size_t(args.n_tokens) * row_bytes(DType::act_q8, std::uint64_t(args.dim)));
+    auto const x_as = [&](DType form) { return gate_.activation == form || up_.activation == form; };
+    if (down_.activation != DType::f32) hidden_converted_ = take(bytes_in(down_.activation, args.n_slots, args.hidden_dim));
+    if (x_as(DType::act_q8)) x_q8_ = take(bytes_in(DType::act_q8, args.n_tokens, args.dim));
+    if (x_as(DType::act_bf16)) x_panels_ = take(bytes_in(DType::act_bf16, args.n_slots, args.dim));
   }
 
   void run() {
     place_groups();
-    if (x_q8_ != nullptr) Kernels::quantize({a_.x, x_q8_, a_.n_tokens, a_.dim}, team_);
-    for_tiles(a_.hidden_dim, row_bytes(a_.gate_type, std::uint64_t(a_.dim)), std::max(gate_.row_step, up_.row_step),
+    if (x_q8_ != nullptr) quantize<typename Kernels::Leaf>({a_.x, x_q8_, a_.n_tokens, a_.dim}, team_);
+    if (x_panels_ != nullptr) pack_groups(a_.x, tokens_, a_.dim, x_panels_);
+    for_tiles(a_.hidden_dim, a_.dim, a_.gate_type, gate_.row_step >= up_.row_step ? gate_ : up_,
               [this](Place at, Range rows) { gate_and_up(at, rows); });
-    if (down_q8_) Kernels::quantize({hidden_, hidden_q8_, a_.n_slots, a_.hidden_dim}, team_);
-    for_tiles(a_.dim, row_bytes(a_.down_type, std::uint64_t(a_.hidden_dim)), down_.row_step, [this](Place at, Range rows) { down(at, rows); });
+    if (down_.activation == DType::act_q8) quantize<typename Kernels::Leaf>({hidden_, hidden_converted_, a_.n_slots, a_.hidden_dim}, team_);
+    if (down_.activation == DType::act_bf16) pack_groups(hidden_, nullptr, a_.hidden_dim, hidden_converted_);
+    for_tiles(a_.dim, a_.hidden_dim, a_.down_type, down_, [this](Place at, Range rows) { down(at, rows); });
   }
 
  private:
@@ -66,11 +71,43 @@ class Experts {
     }
   }
 
+  // ---- activations as the products read them. Rows in panels cannot be picked from elsewhere: each group has panels of its own.
+
+  static std::size_t bytes_in(DType form, std::int32_t n_rows, std::int32_t dim) {
+    return std::size_t(activation_bytes(form, std::uint64_t(n_rows), std::uint64_t(dim)));
+  }
+
+  /// Row i of the call's slots is x[index[i]], or x[i].
+  void pack_groups(float const* x, std::int32_t const* index, std::int32_t dim, std::byte* y) const {
+    if constexpr (has_panels<Kernels>) pack_parts(x, index, dim, y);
+  }
+  void pack_parts(float const* x, std::int32_t const* index, std::int32_t dim, std::byte* y) const {
+    constexpr std::int32_t part_elems = 512;
+    std::int64_t const parts = (dim + part_elems - 1) / part_elems;
+    std::int64_t const elems = std::int64_t(std::min(dim, part_elems)) * a_.n_slots / n_places_;
+    team_.parallel_for(n_places_ * parts, row_grain(team_, n_places_ * parts, elems), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        Place const at = places_[i / parts];
+        std::int32_t const k = std::int32_t(i % parts) * part_elems, n = a_.groups[at.group].n;
+        Range const part{k, std::min(dim, k + part_elems)};
+        std::byte* const panels = y + bytes_in(DType::act_bf16, at.first, dim);
+        if (index != nullptr) {
+          Kernels::pack({x, index + at.first, n, dim}, part, panels);
+        } else {
+          Kernels::pack({x + std::int64_t(at.first) * dim, nullptr, n, dim}, part, panels);
+        }
+      }
+    });
+  }
+
   /// Calls body(place, rows) for ranges of rows that cover n_rows outputs of every group.
   template <class Body>
-  void for_tiles(std::int32_t n_rows, std::uint64_t weight_row_bytes, std::int32_t row_step, Body const& body) {
-    std::int32_t const mean_tokens = std::max(1, a_.n_slots / n_places_);
-    Tiling tiling = make_tiling(n_rows, mean_tokens, std::size_t(weight_row_bytes), std::max(1, team_.size() / n_places_), row_step);
+  void for_tiles(std::int32_t n_rows, std::int32_t dim, DType type, ProductKernel const& kernel, Body const& body) {
+    MatmulArgs group;
+    group.n_tokens = std::max(1, a_.n_slots / n_places_);
+    group.rows = n_rows;
+    group.dim = dim;
+    Tiling tiling = tiling_of(group, type, kernel, std::max(1, team_.size() / n_places_));
     tiling.tile_tokens = tiling.n_tokens;  // all tokens of a group at once
     std::int64_t const per_group = tiling.row_tiles();
     team_.parallel_for(n_places_ * per_group, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -78,29 +115,36 @@ class Experts {
     });
   }
 
-  static Product product(void const* w, void const* x, float* y, std::int32_t n_rows, std::int32_t dim) {
+  static Product product(void const* w, float* y, std::int32_t n_tokens, std::int32_t n_rows, std::int32_t dim) {
     Product p;
     p.w = w;
-    p.x = x;
     p.y = y;
+    p.n_tokens = n_tokens;
     p.rows = n_rows;
     p.dim = dim;
     p.y_stride = n_rows;
     return p;
   }
 
-  void const* input(bool q8) const { return q8 ? static_cast<void const*>(x_q8_) : a_.x; }
+  /// x of a group: rows of all tokens, or, in panels, its own.
+  void set_x(Product& p, ProductKernel const& kernel, Place at) const {
+    bool const own = kernel.activation == DType::act_bf16;
+    p.x_rows = own ? nullptr : tokens_ + at.first;
+    p.x = a_.x;
+    if (own) p.x = x_panels_ + bytes_in(DType::act_bf16, at.first, a_.dim);
+    if (kernel.activation == DType::act_q8) p.x = x_q8_;
+  }
 
   void gate_and_up(Place at, Range rows) const {
     ExpertGroup const& group = a_.groups[at.group];
     std::int64_t const first = std::int64_t(at.first) * a_.hidden_dim;
     float *const gate = hidden_ + first, *const up = hidden_up_ + first;
-    Product p = product(group.gate, input(gate_q8_), gate, a_.hidden_dim, a_.dim);
-    p.x_rows = tokens_ + at.first;
+    Product p = product(group.gate, gate, group.n, a_.hidden_dim, a_.dim);
+    set_x(p, gate_, at);
     gate_.tile(p, rows, {0, group.n});
     p.w = group.up;
-    p.x = input(up_q8_);
     p.y = up;
+    set_x(p, up_, at);
     up_.tile(p, rows, {0, group.n});
     for (std::int64_t t = 0; t < group.n; ++t) {
       std::int64_t const row = t * a_.hidden_dim + rows.begin;
@@ -110,9 +154,9 @@ class Experts {
 
   void down(Place at, Range rows) const {
     ExpertGroup const& group = a_.groups[at.group];
-    std::size_t const x_bytes = std::size_t(row_bytes(down_q8_ ? DType::act_q8 : DType::f32, std::uint64_t(a_.hidden_dim)));
-    std::byte const* const x = down_q8_ ? hidden_q8_ : reinterpret_cast<std::byte const*>(hidden_);
-    Product p = product(group.down, x + std::size_t(at.first) * x_bytes, a_.y, a_.dim, a_.hidden_dim);
+    Product p = product(group.down, a_.y, group.n, a_.dim, a_.hidden_dim);
+    p.x = hidden_ + std::int64_t(at.first) * a_.hidden_dim;
+    if (down_.activation != DType::f32) p.x = hidden_converted_ + bytes_in(down_.activation, at.first, a_.hidden_dim);
     p.y_rows = a_.slots + group.first;
     down_.tile(p, rows, {0, group.n});
   }
@@ -120,12 +164,11 @@ class Experts {
   ExpertsArgs const& a_;
   Team& team_;
   ProductKernel gate_, up_, down_;
-  bool gate_q8_, up_q8_, down_q8_;  // whether the product reads 8-bit activations
   Place* places_ = nullptr;         // [n_places_]
   std::int32_t* tokens_ = nullptr;  // [n_slots], of each row of the hidden layer
   std::int32_t n_places_ = 0;
   float *hidden_ = nullptr, *hidden_up_ = nullptr;
-  std::byte *hidden_q8_ = nullptr, *x_q8_ = nullptr;
+  std::byte *hidden_converted_ = nullptr, *x_q8_ = nullptr, *x_panels_ = nullptr;  // null: no product reads it
 };
 
 template <ProductTable const* products, class Kernels>

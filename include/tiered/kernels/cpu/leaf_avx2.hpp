@@ -42,19 +42,12 @@ struct Leaf {
     avx2::decode<F>(src, n, dst);
   }
 
-  static void add_dots(float const* w, std::int32_t n_rows, std::int32_t n, float const* const* x, std::int32_t n_tokens, float* const* y) {
-    avx2::add_dots(w, n_rows, n, x, n_tokens, y);
-  }
-  template <class F>
-  requires(F::block_elems == 1) static void few_tokens(Product const& product, Range rows, Range tokens) {
-    avx2::few_tokens<F>(product, rows, tokens);
+  static constexpr int dots_tokens = 3;
+  template <class F, int n_tokens>
+  requires(F::block_elems == 1) static void dots(std::byte const* const* w, std::int32_t n, float const* const* x, float* sums) {
+    avx2::dots<F, n_tokens>(w, n, x, sums);
   }
 
-  [[gnu::target("avx2,fma,f16c")]] static void from_half(std::uint16_t const* src, std::int32_t n, float* dst) {
-    std::int32_t i = 0;
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(load_16(src + i)));
-    for (; i < n; ++i) dst[i] = half_to_float(src[i]);
-  }
   [[gnu::target("avx2,fma,f16c")]] static void to_half(float const* src, std::int32_t n, std::uint16_t* dst) {
     std::int32_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -62,30 +55,6 @@ struct Leaf {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + i), halves);
     }
     for (; i < n; ++i) dst[i] = float_to_half(src[i]);
-  }
-
-  [[gnu::target("avx2,fma,f16c")]] static void scores(float const* q, float const* k, std::int32_t n, std::int32_t dim, float scale,
-                                                      float* out) {
-    std::int32_t p = 0;
-    for (; p + 4 <= n; p += 4) score_of<4>(q, k + std::int64_t(p) * dim, dim, scale, out + p);
-    for (; p < n; ++p) score_of<1>(q, k + std::int64_t(p) * dim, dim, scale, out + p);
-  }
-
-  [[gnu::target("avx2,fma,f16c")]] static float exponentials(float* x, std::int32_t n, float max) {
-    __m256 sum = _mm256_setzero_ps();
-    for (std::int32_t i = 0; i < n; i += 8) {
-      __m256 const e = exponential(_mm256_sub_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(max)));
-      _mm256_storeu_ps(x + i, e);
-      sum = _mm256_add_ps(sum, e);
-    }
-    return sum_lanes(sum);
-  }
-
-  [[gnu::target("avx2,fma,f16c")]] static void add_weighted(float const* weights, float const* v, std::int32_t n, std::int32_t dim,
-                                                            float* acc) {
-    std::int32_t i = 0;
-    for (; i + 32 <= dim; i += 32) add_weighted_lanes<4>(weights, v + i, n, dim, acc + i);
-    for (; i < dim; i += 8) add_weighted_lanes<1>(weights, v + i, n, dim, acc + i);
   }
 
   [[gnu::target("avx2,fma,f16c")]] static void rms_norm(float const* x, float const* weight, float eps, std::int32_t dim, float* y) {
@@ -133,37 +102,6 @@ struct Leaf {
   }
 
  private:
-  template <int n>
-  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline void score_of(float const* q, float const* k, std::int32_t dim,
-                                                                                   float scale, float* out) {
-    __m256 sums[n];
-#pragma GCC unroll 8
-    for (int p = 0; p < n; ++p) sums[p] = _mm256_setzero_ps();
-    for (std::int32_t i = 0; i < dim; i += 8) {
-      __m256 const v = _mm256_loadu_ps(q + i);
-#pragma GCC unroll 8
-      for (int p = 0; p < n; ++p) sums[p] = _mm256_fmadd_ps(v, _mm256_loadu_ps(k + p * dim + i), sums[p]);
-    }
-#pragma GCC unroll 8
-    for (int p = 0; p < n; ++p) out[p] = scale * sum_lanes(sums[p]);
-  }
-
-  template <int n>
-  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline void add_weighted_lanes(float const* weights, float const* v,
-                                                                                             std::int32_t n_positions, std::int32_t dim,
-                                                                                             float* acc) {
-    __m256 sums[n];
-#pragma GCC unroll 8
-    for (int j = 0; j < n; ++j) sums[j] = _mm256_loadu_ps(acc + 8 * j);
-    for (std::int32_t p = 0; p < n_positions; ++p) {
-      __m256 const weight = _mm256_set1_ps(weights[p]);
-#pragma GCC unroll 8
-      for (int j = 0; j < n; ++j) sums[j] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(v + std::int64_t(p) * dim + 8 * j), sums[j]);
-    }
-#pragma GCC unroll 8
-    for (int j = 0; j < n; ++j) _mm256_storeu_ps(acc + 8 * j, sums[j]);
-  }
-
   /// quantize_block(), bit for bit.
   [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static inline void quantize_one(float const* x, ActQ8x32& y) {
     __m256 v[4];

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "tiered/kernels/args.hpp"
-#include "tiered/kernels/cpu/matmul_f32.hpp"
+#include "tiered/kernels/cpu/gemm_baseline.hpp"
 #include "tiered/kernels/format/activation.hpp"
 #include "tiered/kernels/format/half.hpp"
 
@@ -35,36 +35,10 @@ struct Leaf {
   static void decode(std::byte const* src, std::int32_t n, float* dst) {
     decode_any<F>(src, n, dst);
   }
-  static void add_dots(float const* w, std::int32_t n_rows, std::int32_t n, float const* const* x, std::int32_t n_tokens, float* const* y) {
-    for (std::int32_t t = 0; t < n_tokens; ++t) {
-      for (std::int32_t r = 0; r < n_rows; ++r) y[t][r] += dot(w + r * f32_piece, x[t], n);
-    }
-  }
-
-  // For attention: dim is a multiple of 8, n of positions at most 256.
-  static void from_half(std::uint16_t const* src, std::int32_t n, float* dst) {
-    for (std::int32_t i = 0; i < n; ++i) dst[i] = half_to_float(src[i]);
-  }
-  static void to_half(float const* src, std::int32_t n, std::uint16_t* dst) {
-    for (std::int32_t i = 0; i < n; ++i) dst[i] = float_to_half(src[i]);
-  }
-  /// out[p] = scale * (q . k[p]).
-  static void scores(float const* q, float const* k, std::int32_t n, std::int32_t dim, float scale, float* out) {
-    for (std::int32_t p = 0; p < n; ++p) out[p] = scale * dot(q, k + std::int64_t(p) * dim, dim);
-  }
-  /// x[i] = exp(x[i] - max) for i in [0, n), n % 8 == 0; returns their sum.
-  static float exponentials(float* x, std::int32_t n, float max) {
-    float sums[lanes] = {};
-    for (std::int32_t i = 0; i < n; i += lanes) {
-      for (int l = 0; l < lanes; ++l) sums[l] += x[i + l] = std::exp(x[i + l] - max);
-    }
-    return sum_lanes(sums);
-  }
-  /// acc += sum over p, ascending, of weights[p] * v[p].
-  static void add_weighted(float const* weights, float const* v, std::int32_t n, std::int32_t dim, float* acc) {
-    for (std::int32_t p = 0; p < n; ++p) {
-      for (std::int32_t i = 0; i < dim; ++i) acc[i] += weights[p] * v[std::int64_t(p) * dim + i];
-    }
+  static constexpr int dots_tokens = 2;
+  template <class F, int n_tokens>
+  requires(F::dtype == DType::f32) static void dots(std::byte const* const* w, std::int32_t n, float const* const* x, float* sums) {
+    baseline::dots<n_tokens>(w, n, x, sums);
   }
 
   // Elementwise, and rows.

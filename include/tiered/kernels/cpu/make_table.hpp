@@ -22,9 +22,10 @@ namespace tiered::cpu {
 /// What an instruction set is: a struct `Kernels` with
 ///   name                     as in KernelTable
 ///   Leaf                     the innermost loops, see leaf_baseline.hpp
+///   AttentionLeaf            those of attention, see attention_baseline.hpp
 ///   product<F>()             the ProductKernel for weights of format F
 ///   f32_product<F>()         the same on f32 activations, for comparisons
-///   converted, quantize      what products read where it is not f32, and the op that makes it
+///   make_panels, pack        where a product reads act_bf16: the op that makes it, and its part for rows that lie anywhere
 template <class Kernels, bool f32_activations>
 constexpr ProductTable make_products() {
   ProductTable products;
@@ -56,17 +57,18 @@ constexpr KernelTable make_kernel_table() {
     table.matmul[type] = &enqueue<MatmulArgs, &matmul<products, F::dtype>>;
     table.activation[type] = products->kernels[type].activation;
   });
-  table.converted = Kernels::converted;
-  table.quantize = &enqueue<QuantizeArgs, &Kernels::quantize>;
+  table.convert[activation_form(DType::act_q8)] = &enqueue<QuantizeArgs, &quantize<Leaf>>;
+  if constexpr (has_panels<Kernels>) table.convert[activation_form(DType::act_bf16)] = &enqueue<QuantizeArgs, &Kernels::make_panels>;
   table.matmul_set = &enqueue<MatmulSetArgs, &matmul_set<products>>;
   table.gated_matmul = &enqueue<GatedMatmulArgs, &gated_matmul<products, Leaf>>;
   table.rms_norm = &enqueue<RmsNormArgs, &rms_norm<Leaf>>;
   table.rope = &enqueue<RopeArgs, &rope>;
-  constexpr std::uint32_t half = std::uint32_t(DType::f16), single = std::uint32_t(DType::f32);
-  table.kv_write[half] = &enqueue<KvWriteArgs, &kv_write<Leaf, HalfKv<Leaf>>>;
-  table.kv_write[single] = &enqueue<KvWriteArgs, &kv_write<Leaf, FloatKv>>;
-  table.attention[half] = &enqueue<AttentionArgs, &attention<Leaf, HalfKv<Leaf>>>;
-  table.attention[single] = &enqueue<AttentionArgs, &attention<Leaf, FloatKv>>;
+  for_each_kv_type([&](auto format) {
+    using F = decltype(format);
+    table.kv_write[std::uint32_t(F::dtype)] = &enqueue<KvWriteArgs, &kv_write<typename Kernels::AttentionLeaf, F>>;
+    table.attention[std::uint32_t(F::dtype)] = &enqueue<AttentionArgs, &attention<typename Kernels::AttentionLeaf, F>>;
+  });
+  table.merge_attention = &enqueue<MergeAttentionArgs, &merge_attention>;
   table.gated = &enqueue<GatedArgs, &gated<Leaf>>;
   table.add = &enqueue<AddArgs, &add<Leaf>>;
   table.gather = &enqueue<GatherArgs, &gather>;

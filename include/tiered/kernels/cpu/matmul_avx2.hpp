@@ -1,15 +1,14 @@
-/// Tiles of quantised matrix products for AVX2: integer dot products, one fused multiply-add for each 32 elements.
+/// Tiles of quantised matrix products for AVX2: with few tokens along the rows, with many in panels.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include <immintrin.h>
 
+#include "tiered/kernels/cpu/activation_avx2.hpp"
 #include "tiered/kernels/cpu/matmul.hpp"
-#include "tiered/kernels/cpu/quants_avx2.hpp"
-#include "tiered/kernels/format/activation.hpp"
+#include "tiered/kernels/cpu/panels_avx2.hpp"
 
 namespace tiered::cpu::avx2 {
 
@@ -20,176 +19,174 @@ namespace tiered::cpu::avx2 {
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-template <class F>
-inline constexpr bool has_min = requires(typename F::Block const& b) {
-  b.m;
+/// On 16-bit lanes, or 32-bit ones.
+template <bool is_16>
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i add_lanes(__m256i a, __m256i b) {
+  return is_16 ? _mm256_add_epi16(a, b) : _mm256_add_epi32(a, b);
 }
-|| requires(typename F::Block const& b) { b.dmin; };
+/// Dwords a0 + a2, b0 + b2, a1 + a3, b1 + b3 of each half.
+template <bool is_16>
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i join_dwords(__m256i a, __m256i b) {
+  return add_lanes<is_16>(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+}
+template <bool is_16>
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i join_qwords(__m256i a, __m256i b) {
+  return add_lanes<is_16>(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+}
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i add_pairs(__m256i v) {
+  return _mm256_madd_epi16(v, _mm256_set1_epi16(1));
+}
+
+/// 16-bit lanes 2i + h of each half in all its lanes.
+template <int lane>
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i spread(__m256i groups) {
+  return _mm256_shuffle_epi8(groups, _mm256_set1_epi16(0x0100 + 0x0202 * lane));
+}
 
 /// w * x, neighbours added. The instruction takes unsigned times signed, so the sign of a signed w is moved to x. Two products fit
 /// 16 bits, as |w| <= 128 and |x| <= 127.
 template <bool is_signed>
-[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i dot_pairs(__m256i w, __m256i x) {
-  if constexpr (is_signed) return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-  return _mm256_maddubs_epi16(w, x);
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i dot_pairs(__m256i w, void const* x) {
+  if constexpr (is_signed) return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(load_32(x), w));
+  return _mm256_maddubs_epi16(w, load_32(x));
 }
 
-/// What a row of weights is multiplied with: a few tokens, from the first block of a stretch of the row on.
-template <int n>
-struct Tokens {
-  ActQ8x32 const* x[n];
-  float const* sums[n];  ///< scaled sums of x, where the format has a minimum: see add_sums()
-};
-
-/// Elements of a row that are summed by themselves; the sums of stretches are added in ascending order. Almost all rows are one.
-inline constexpr std::int32_t stretch_elems = 32768;
-
-/// Elements of x for one minimum of the weights.
-template <class F>
-inline constexpr std::int32_t elems_per_min = std::is_same_v<F, Q2_K> ? 16 : 32;
-
-/// scale * (sum of q) of each elems_per_min elements: what minima are multiplied with. Made once for all rows of a tile.
-template <class F>
-void add_sums(ActQ8x32 const* x, std::int32_t n_blocks, float* sums) {
-  for (std::int32_t b = 0; b < n_blocks; ++b) {
-    if constexpr (elems_per_min<F> == 16) {
-      sums[2 * b] = x[b].scale * float(x[b].sums[0]);
-      sums[2 * b + 1] = x[b].scale * float(x[b].sums[1]);
-    } else {
-      sums[b] = x[b].scale * float(x[b].sums[0] + x[b].sums[1]);
-    }
-  }
+/// Blocks i and i + 4 as dwords, four in each half.
+template <class U, int i>
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i block_products(__m256i const (&w)[8], __m256i groups, Group const& x) {
+  __m256i const first = dot_pairs<U::largest == 0>(w[2 * i], x.q[2 * i]), second = dot_pairs<U::largest == 0>(w[2 * i + 1], x.q[2 * i + 1]);
+  if constexpr (U::has_groups)
+    return _mm256_add_epi32(_mm256_madd_epi16(first, spread<2 * i>(groups)), _mm256_madd_epi16(second, spread<2 * i + 1>(groups)));
+  if constexpr (U::largest == 0) return _mm256_add_epi32(add_pairs(first), add_pairs(second));
+  return _mm256_add_epi16(first, second);
 }
 
-/// out[t] = product of n_blocks blocks of 32. A lane sums the same elements of all blocks, in order.
+/// Lane p: the products of block p. As many as fit are added in 16 bits: 8 pairs for weights up to 15, 4 up to 31.
+template <class U>
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256i products_of(__m256i const (&w)[8], __m256i groups, Group const& x) {
+  constexpr int pair = 2 * 127 * U::largest;
+  constexpr bool all_fit = !U::has_groups && pair > 0 && 8 * pair < 32768, half_fits = !U::has_groups && pair > 0 && 4 * pair < 32768;
+  __m256i const a0 = block_products<U, 0>(w, groups, x), a1 = block_products<U, 1>(w, groups, x);
+  __m256i low = join_dwords<half_fits>(a0, a1);
+  __m256i const a2 = block_products<U, 2>(w, groups, x), a3 = block_products<U, 3>(w, groups, x);
+  __m256i high = join_dwords<half_fits>(a2, a3);
+  if constexpr (half_fits && !all_fit) low = add_pairs(low), high = add_pairs(high);
+  __m256i const all = join_qwords<all_fit>(low, high);
+  return all_fit ? add_pairs(all) : all;
+}
+
+/// Adds the products of 256 weights to the lanes of n tokens. x: the group of the first token, those of others `stride` apart.
 template <class F, int n>
-requires(F::block_elems == 32) [[gnu::target("avx2,fma,f16c")]] void multiply_row(typename F::Block const* row, std::int32_t n_blocks,
-                                                                                  Tokens<n> const& tokens, float* out) {
-  __m256 sums[n];
-  float mins[n];
-#pragma GCC unroll 8
-  for (int t = 0; t < n; ++t) sums[t] = _mm256_setzero_ps(), mins[t] = 0;
-  for (std::int32_t b = 0; b < n_blocks; ++b) {
-    __m256i const w = quants(F{}, row[b]);
-    float const d = scale(row[b]);
-#pragma GCC unroll 8
-    for (int t = 0; t < n; ++t) {
-      ActQ8x32 const& x = tokens.x[t][b];
-      __m256i const dot = _mm256_madd_epi16(dot_pairs<!has_min<F>>(w, load_32(x.q)), _mm256_set1_epi16(1));
-      sums[t] = _mm256_fmadd_ps(_mm256_set1_ps(d * x.scale), _mm256_cvtepi32_ps(dot), sums[t]);
-      if constexpr (has_min<F>) mins[t] = __builtin_fmaf(half(row[b].m), tokens.sums[t][b], mins[t]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int t = 0; t < n; ++t) out[t] = has_min<F> ? sum_lanes(sums[t]) + mins[t] : sum_lanes(sums[t]);
-}
-
-/// Adds part `p` of one super-block to the sums of each token: integers, hence exact, up to the scale of the token's block.
-template <class F, int p, int n>
-[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline void add_part(typename F::Block const& block, __m256i scales, std::int32_t b,
-                                                                          Tokens<n> const& tokens, __m256 (&sums)[n]) {
-  __m256i const w = part<p>(block);
-  __m256i const scale_of_lane = _mm256_shuffle_epi8(scales, _mm256_set1_epi16(0x0100 + 0x0202 * p));
-#pragma GCC unroll 8
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline void add_group(std::byte const* p, Group const* x, std::int32_t stride,
+                                                                           __m256 (&sums)[n]) {
+  using U = Unpack<F>;
+  __m256i w[8];
+  U::bytes_of(p, w);
+  Factors const f = U::factors(p);
+#pragma GCC unroll 4
   for (int t = 0; t < n; ++t) {
-    ActQ8x32 const& x = tokens.x[t][b * 8 + p];
-    __m256i const dot = _mm256_madd_epi16(dot_pairs<!has_min<F>>(w, load_32(x.q)), scale_of_lane);
-    sums[t] = _mm256_fmadd_ps(_mm256_set1_ps(x.scale), _mm256_cvtepi32_ps(dot), sums[t]);
+    Group const& g = x[t * stride];
+    Whole whole{products_of<U>(w, f.groups, g), load_32(g.sums)};
+    if constexpr (U::has_groups) whole.sums = group_sums<U>(U::min_sign != 0 ? f.group_mins : f.groups, whole.sums);
+    sums[t] = add_whole<U>(sums[t], whole, f.scale, f.min, _mm256_load_ps(g.scale));
   }
 }
 
-/// The minima of a super-block as floats: eight, or sixteen in two vectors.
-struct Minima {
-  __m256 low, high;
-};
-template <class F>
-[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline Minima minima(__m128i mins) {
-  if constexpr (elems_per_min<F> == 16) {
-    __m256i const low = _mm256_cvtepi8_epi32(mins), high = _mm256_cvtepi8_epi32(_mm_srli_si128(mins, 8));
-    return {_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)};
-  } else {  // each twice
-    __m256i const low = _mm256_cvtepu16_epi32(_mm_and_si128(mins, _mm_set1_epi16(255)));
-    return {_mm256_cvtepi32_ps(low), _mm256_setzero_ps()};
-  }
-}
-template <class F>
-[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256 dot_of(Minima const& mins, float const* sums) {
-  if constexpr (elems_per_min<F> == 16)
-    return _mm256_fmadd_ps(mins.high, _mm256_loadu_ps(sums + 8), _mm256_mul_ps(mins.low, _mm256_loadu_ps(sums)));
-  return _mm256_mul_ps(mins.low, _mm256_loadu_ps(sums));
+/// The sums of four rows, from their lanes: over lanes 4q + c for each q, then over q.
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m128 sums_of_rows(__m256 r0, __m256 r1, __m256 r2, __m256 r3) {
+  __m256d const low01 = _mm256_castps_pd(_mm256_unpacklo_ps(r0, r1)), high01 = _mm256_castps_pd(_mm256_unpackhi_ps(r0, r1));
+  __m256d const low23 = _mm256_castps_pd(_mm256_unpacklo_ps(r2, r3)), high23 = _mm256_castps_pd(_mm256_unpackhi_ps(r2, r3));
+  __m256 sum = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(low01, low23)), _mm256_castpd_ps(_mm256_unpackhi_pd(low01, low23)));
+  sum = _mm256_add_ps(sum, _mm256_castpd_ps(_mm256_unpacklo_pd(high01, high23)));
+  sum = _mm256_add_ps(sum, _mm256_castpd_ps(_mm256_unpackhi_pd(high01, high23)));
+  return _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
 }
 
-/// out[t] = product of n_blocks super-blocks of 256, which read eight blocks of activations each.
+/// How far ahead of their use weights are fetched, also across the ends of rows.
+inline constexpr int fetch_ahead_bytes = 512;
+
+/// The lanes of n tokens for one stretch of a row. x: the groups of a token, those of others `stride` apart.
 template <class F, int n>
-requires(F::block_elems == 256) [[gnu::target("avx2,fma,f16c")]] void multiply_row(typename F::Block const* row, std::int32_t n_blocks,
-                                                                                   Tokens<n> const& tokens, float* out) {
-  // Even groups to the lower half, odd ones to the upper: part p holds groups 2p and 2p + 1, one in each half of a vector.
-  __m128i const halves = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-  __m256 sums[n];
-#pragma GCC unroll 8
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline void multiply_stretch(std::byte const* p, std::int64_t bytes, Group const* x,
+                                                                                  std::int32_t stride, __m256 (&sums)[n]) {
+  constexpr int group_bytes = Unpack<F>::bytes;
+#pragma GCC unroll 4
   for (int t = 0; t < n; ++t) sums[t] = _mm256_setzero_ps();
-  for (std::int32_t b = 0; b < n_blocks; ++b) {
-    typename F::Block const& block = row[b];
-    GroupScales const groups = group_scales(block);
-    __m256i const scales = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(groups.scales, halves));
-    __m256 scaled[n];
-#pragma GCC unroll 8
-    for (int t = 0; t < n; ++t) scaled[t] = _mm256_setzero_ps();
-    add_part<F, 0, n>(block, scales, b, tokens, scaled);
-    add_part<F, 1, n>(block, scales, b, tokens, scaled);
-    add_part<F, 2, n>(block, scales, b, tokens, scaled);
-    add_part<F, 3, n>(block, scales, b, tokens, scaled);
-    add_part<F, 4, n>(block, scales, b, tokens, scaled);
-    add_part<F, 5, n>(block, scales, b, tokens, scaled);
-    add_part<F, 6, n>(block, scales, b, tokens, scaled);
-    add_part<F, 7, n>(block, scales, b, tokens, scaled);
-    __m256 const d = _mm256_set1_ps(scale(block));
-#pragma GCC unroll 8
-    for (int t = 0; t < n; ++t) sums[t] = _mm256_fmadd_ps(d, scaled[t], sums[t]);
-    if constexpr (has_min<F>) {
-      Minima const mins = minima<F>(groups.mins);
-      __m256 const d_min = _mm256_set1_ps(half(block.dmin));
-#pragma GCC unroll 8
-      for (int t = 0; t < n; ++t)
-        sums[t] = _mm256_fnmadd_ps(d_min, dot_of<F>(mins, tokens.sums[t] + b * (256 / elems_per_min<F>)), sums[t]);
-    }
+  for (; bytes >= group_bytes; bytes -= group_bytes, p += group_bytes, ++x) {
+    auto const* const ahead = reinterpret_cast<char const*>(p) + fetch_ahead_bytes;
+#pragma GCC unroll 5
+    for (int line = 0; line < group_bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+    add_group<F, n>(p, x, stride, sums);
   }
-#pragma GCC unroll 8
-  for (int t = 0; t < n; ++t) out[t] = sum_lanes(sums[t]);
+  if (bytes > 0) {
+    std::byte space[group_bytes];
+    add_group<F, n>(padded<F>(p, bytes, space), x, stride, sums);
+  }
 }
 
-/// n tokens share what is unpacked. Where there are fewer, the last is computed more than once.
+/// y[0..n) = sum, what it is added to included.
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline void store_rows(float* y, int n, __m128 sum) {
+  if (n >= 4) return _mm_storeu_ps(y, sum);
+  float out[4];
+  _mm_storeu_ps(out, sum);
+  std::copy(out, out + n, y);
+}
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m128 load_rows(float const* y, int n) {
+  if (y == nullptr) return _mm_setzero_ps();
+  if (n >= 4) return _mm_loadu_ps(y);
+  float in[4] = {};
+  std::copy(y, y + n, in);
+  return _mm_loadu_ps(in);
+}
+
+/// Up to four tokens: weights are unpacked once for all of them, and rows read from front to back.
 template <class F, int n>
-void multiply_rows(Product const& p, Range rows, std::int32_t first_token, std::int32_t last_token) {
-  constexpr std::int32_t sums_elems = has_min<F> ? stretch_elems / elems_per_min<F> : 1;
-  float sums[n][sums_elems];
-  for (std::int32_t k = 0; k < p.dim; k += stretch_elems) {
-    std::int32_t const elems = std::min(stretch_elems, p.dim - k);
-    Tokens<n> tokens;
-    float* y[n];
+[[gnu::target("avx2,fma,f16c")]] void multiply_rows(Product const& p, Range rows, std::int32_t first_token) {
+  constexpr std::int32_t most_stretches = 8 / n, most_elems = most_stretches * stretch_elems, most_groups = most_stretches * stretch_groups;
+  Group x[n * most_groups];
+  std::int64_t const row_bytes = std::int64_t(p.dim / F::block_elems) * F::block_bytes;
+  constexpr std::int64_t stretch_bytes = stretch_elems / F::block_elems * F::block_bytes;
+  for (std::int32_t k = 0; k < p.dim; k += most_elems) {
+    std::int32_t const elems = std::min(most_elems, p.dim - k), n_stretches = (elems + stretch_elems - 1) / stretch_elems;
+    std::int64_t const bytes = std::int64_t(elems / F::block_elems) * F::block_bytes;
     for (int t = 0; t < n; ++t) {
-      std::int32_t const token = std::min(first_token + t, last_token);
-      tokens.x[t] = reinterpret_cast<ActQ8x32 const*>(p.x_row(token, std::size_t(p.dim / 32) * sizeof(ActQ8x32))) + k / 32;
-      if constexpr (has_min<F>) add_sums<F>(tokens.x[t], elems / 32, sums[t]);
-      tokens.sums[t] = sums[t];
-      y[t] = p.y_row(token);
+      std::byte const* const row = p.x_row(first_token + t, std::size_t(p.dim / 32) * sizeof(ActQ8x32));
+      arrange<F>(reinterpret_cast<ActQ8x32 const*>(row) + k / 32, elems / 32, x + t * most_groups);
     }
-    for (std::int32_t r = rows.begin; r < rows.end; ++r) {
-      auto const* const row = static_cast<typename F::Block const*>(p.w) + (std::int64_t(r) * p.dim + k) / F::block_elems;
-      float out[n], before[n];
-      multiply_row<F, n>(row, elems / F::block_elems, tokens, out);
-      for (int t = 0; t < n; ++t) before[t] = k > 0 ? y[t][r] : p.bias != nullptr ? p.bias[r] : 0.0f;
-      for (int t = 0; t < n; ++t) y[t][r] = before[t] + out[t];
+    std::byte const* const w = static_cast<std::byte const*>(p.w) + std::int64_t(k / F::block_elems) * F::block_bytes;
+    for (std::int32_t r = rows.begin; r < rows.end; r += 4) {
+      __m256 sums[most_stretches][4][n];
+      for (std::int32_t i = 0; i < 4; ++i) {
+        std::byte const* const row = w + std::min(r + i, rows.end - 1) * row_bytes;  // the last one again where there is none
+        for (std::int32_t s = 0; s < n_stretches; ++s) {
+          std::int64_t const begin = s * stretch_bytes;
+          multiply_stretch<F, n>(row + begin, std::min(stretch_bytes, bytes - begin), x + s * stretch_groups, most_groups, sums[s][i]);
+        }
+      }
+#pragma GCC unroll 4
+      for (int t = 0; t < n; ++t) {
+        float* const y = p.y_row(first_token + t) + r;
+        __m128 sum = load_rows(k > 0 ? y : p.bias != nullptr ? p.bias + r : nullptr, rows.end - r);
+        for (std::int32_t s = 0; s < n_stretches; ++s)
+          sum = _mm_add_ps(sum, sums_of_rows(sums[s][0][t], sums[s][1][t], sums[s][2][t], sums[s][3][t]));
+        store_rows(y, rows.end - r, sum);
+      }
     }
   }
 }
+
+/// Tokens up to which rows are read as they lie.
+template <class F>
+inline constexpr std::int32_t most_tokens_by_row = 8;
 
 template <class F>
 void quantized_tile(Product const& p, Range rows, Range tokens) {
+  if (tokens.size() > most_tokens_by_row<F>) return multiply_panels<F>(p, rows, tokens);
   std::int32_t t = tokens.begin;
-  for (; tokens.end - t > 2; t += 4) multiply_rows<F, 4>(p, rows, t, tokens.end - 1);
-  if (tokens.end - t == 2) multiply_rows<F, 2>(p, rows, t, tokens.end - 1);
-  if (tokens.end - t == 1) multiply_rows<F, 1>(p, rows, t, tokens.end - 1);
+  for (; tokens.end - t >= 4; t += 4) multiply_rows<F, 4>(p, rows, t);
+  if (tokens.end - t == 3) multiply_rows<F, 3>(p, rows, t);
+  if (tokens.end - t == 2) multiply_rows<F, 2>(p, rows, t);
+  if (tokens.end - t == 1) multiply_rows<F, 1>(p, rows, t);
 }
 
 }  // namespace tiered::cpu::avx2

@@ -1,15 +1,15 @@
-/// Products on f32 activations for AVX2 and FMA. A sum runs in the eight lanes of one vector, piece by piece: see matmul_f32.hpp.
+/// Products on f32 activations for AVX2 and FMA. A piece is summed in the eight lanes of one vector: see matmul_f32.hpp.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include <immintrin.h>
 
 #include "tiered/kernels/cpu/matmul_avx2.hpp"
 #include "tiered/kernels/cpu/matmul_f32.hpp"
+#include "tiered/kernels/format/bf16.hpp"
+#include "tiered/kernels/format/f16.hpp"
 
 namespace tiered::cpu::avx2 {
 
@@ -45,119 +45,72 @@ template <class F>
   decode_any<F>(src + std::int64_t(i) * F::block_bytes, n - i, dst + i);
 }
 
-/// y[t][r] += w[r] . x[t] for a block of decoded rows and tokens.
-template <int n_rows, int n_tokens>
-[[gnu::target("avx2,fma,f16c")]] inline void add_dots_block(float const* w, std::int32_t n, float const* const* x, float* const* y,
-                                                            std::int32_t row) {
-  __m256 sums[n_rows][n_tokens];
-#pragma GCC unroll 8
-  for (int r = 0; r < n_rows; ++r) {
-#pragma GCC unroll 8
-    for (int t = 0; t < n_tokens; ++t) sums[r][t] = _mm256_setzero_ps();
-  }
-  std::int32_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    __m256 rows[n_rows];
-#pragma GCC unroll 8
-    for (int r = 0; r < n_rows; ++r) rows[r] = _mm256_loadu_ps(w + r * f32_piece + i);
-#pragma GCC unroll 8
-    for (int t = 0; t < n_tokens; ++t) {
-      __m256 const token = _mm256_loadu_ps(x[t] + i);
-#pragma GCC unroll 8
-      for (int r = 0; r < n_rows; ++r) sums[r][t] = _mm256_fmadd_ps(rows[r], token, sums[r][t]);
-    }
-  }
-  __m256i const mask = first_lanes(n - i);
-#pragma GCC unroll 8
-  for (int t = 0; t < n_tokens; ++t) {
-#pragma GCC unroll 8
-    for (int r = 0; r < n_rows; ++r) {
-      if (i < n)
-        sums[r][t] = _mm256_fmadd_ps(_mm256_maskload_ps(w + r * f32_piece + i, mask), _mm256_maskload_ps(x[t] + i, mask), sums[r][t]);
-      y[t][row + r] += sum_lanes(sums[r][t]);
-    }
-  }
+/// sum_lanes() of v[0..4), by the same additions.
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m128 sums_of_four(__m128 const* v) {
+  __m128 const low = _mm_add_ps(_mm_shuffle_ps(v[0], v[1], 0x44), _mm_shuffle_ps(v[0], v[1], 0xee));
+  __m128 const high = _mm_add_ps(_mm_shuffle_ps(v[2], v[3], 0x44), _mm_shuffle_ps(v[2], v[3], 0xee));
+  return _mm_add_ps(_mm_shuffle_ps(low, high, 0x88), _mm_shuffle_ps(low, high, 0xdd));
 }
 
+/// sum_lanes() of a[0..4) in the lower half, of b[0..4) in the upper one.
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256 sums_of_eight(__m256 const* a, __m256 const* b) {
+  __m256 v[4];
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) v[i] = _mm256_add_ps(_mm256_permute2f128_ps(a[i], b[i], 0x20), _mm256_permute2f128_ps(a[i], b[i], 0x31));
+  __m256 const low = _mm256_add_ps(_mm256_shuffle_ps(v[0], v[1], 0x44), _mm256_shuffle_ps(v[0], v[1], 0xee));
+  __m256 const high = _mm256_add_ps(_mm256_shuffle_ps(v[2], v[3], 0x44), _mm256_shuffle_ps(v[2], v[3], 0xee));
+  return _mm256_add_ps(_mm256_shuffle_ps(low, high, 0x88), _mm256_shuffle_ps(low, high, 0xdd));
+}
+
+/// sums[t][r] += sum_lanes(lanes[t][r]).
 template <int n_tokens>
-inline void add_dots_tokens(float const* w, std::int32_t n_rows, std::int32_t n, float const* const* x, float* const* y) {
-  constexpr int block = n_tokens == 1 ? 4 : 2;
-  std::int32_t r = 0;
-  for (; r + block <= n_rows; r += block) add_dots_block<block, n_tokens>(w + r * f32_piece, n, x, y, r);
-  for (; r < n_rows; ++r) add_dots_block<1, n_tokens>(w + r * f32_piece, n, x, y, r);
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline void add_lanes(__m256 const (&lanes)[n_tokens][f32_rows], float* sums) {
+#pragma GCC unroll 8
+  for (int t = 0; t + 2 <= n_tokens; t += 2) {
+    _mm256_storeu_ps(sums + t * 4, _mm256_add_ps(_mm256_loadu_ps(sums + t * 4), sums_of_eight(lanes[t], lanes[t + 1])));
+  }
+  if constexpr (n_tokens % 2 == 1) {
+    float* const last = sums + (n_tokens - 1) * 4;
+    __m128 halves[4];
+#pragma GCC unroll 8
+    for (int r = 0; r < 4; ++r) {
+      __m256 const v = lanes[n_tokens - 1][r];
+      halves[r] = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    }
+    _mm_storeu_ps(last, _mm_add_ps(_mm_loadu_ps(last), sums_of_four(halves)));
+  }
 }
 
-inline void add_dots(float const* w, std::int32_t n_rows, std::int32_t n, float const* const* x, std::int32_t n_tokens, float* const* y) {
-  std::int32_t t = 0;
-  for (; t + 4 <= n_tokens; t += 4) add_dots_tokens<4>(w, n_rows, n, x + t, y + t);
-  for (; t < n_tokens; ++t) add_dots_tokens<1>(w, n_rows, n, x + t, y + t);
-}
-
-/// The same sums straight from the weights: where memory is the limit, they pass the registers once.
-template <class F, int n_rows, int n_tokens>
-[[gnu::target("avx2,fma,f16c")]] void float_rows(Product const& p, std::int32_t row, float const* const* x, float* const* y) {
-  std::int64_t const row_bytes = std::int64_t(p.dim) * F::block_bytes;
-  std::byte const* const w = static_cast<std::byte const*>(p.w) + row * row_bytes;
-  float totals[n_rows][n_tokens];
-#pragma GCC unroll 8
-  for (int r = 0; r < n_rows; ++r) {
-#pragma GCC unroll 8
-    for (int t = 0; t < n_tokens; ++t) totals[r][t] = p.bias != nullptr ? p.bias[row + r] : 0.0f;
-  }
-  for (std::int32_t k = 0; k < p.dim; k += f32_piece) {
-    std::int32_t const end = std::min(p.dim, k + f32_piece);
-    __m256 sums[n_rows][n_tokens];
-#pragma GCC unroll 8
-    for (int r = 0; r < n_rows; ++r) {
-#pragma GCC unroll 8
-      for (int t = 0; t < n_tokens; ++t) sums[r][t] = _mm256_setzero_ps();
-    }
-    std::int32_t i = k;
-    for (; i + 8 <= end; i += 8) {
-#pragma GCC unroll 8
-      for (int r = 0; r < n_rows; ++r) {
-        __m256 const weights = eight_floats<F>(w + r * row_bytes + std::int64_t(i) * F::block_bytes);
-#pragma GCC unroll 8
-        for (int t = 0; t < n_tokens; ++t) sums[r][t] = _mm256_fmadd_ps(weights, _mm256_loadu_ps(x[t] + i), sums[r][t]);
-      }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < n_rows; ++r) {
-#pragma GCC unroll 8
-      for (int t = 0; t < n_tokens; ++t) {
-        if (i < end) {
-          __m256 const weights = last_floats<F>(w + r * row_bytes + std::int64_t(i) * F::block_bytes, end - i);
-          sums[r][t] = _mm256_fmadd_ps(weights, _mm256_maskload_ps(x[t] + i, first_lanes(end - i)), sums[r][t]);
-        }
-        totals[r][t] += sum_lanes(sums[r][t]);
-      }
-    }
-  }
+/// Four rows and up to three tokens: 12 sums, three tokens and a row are the 16 registers.
+template <class F, int n_tokens>
+[[gnu::target("avx2,fma,f16c")]] void dots(std::byte const* const* w, std::int32_t n, float const* const* x, float* sums) {
+  __m256 lanes[n_tokens][f32_rows], tokens[n_tokens];
 #pragma GCC unroll 8
   for (int t = 0; t < n_tokens; ++t) {
 #pragma GCC unroll 8
-    for (int r = 0; r < n_rows; ++r) y[t][row + r] = totals[r][t];
+    for (int r = 0; r < f32_rows; ++r) lanes[t][r] = _mm256_setzero_ps();
   }
-}
-
-/// Up to four tokens; with two or three, the last is computed more than once.
-template <class F>
-void few_tokens(Product const& p, Range rows, Range tokens) {
-  float const* x[4];
-  float* y[4];
-  for (std::int32_t t = 0; t < 4; ++t) {
-    std::int32_t const token = std::min(tokens.begin + t, tokens.end - 1);
-    x[t] = reinterpret_cast<float const*>(p.x_row(token, std::size_t(p.dim) * sizeof(float)));
-    y[t] = p.y_row(token);
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+#pragma GCC unroll 8
+    for (int t = 0; t < n_tokens; ++t) tokens[t] = _mm256_loadu_ps(x[t] + i);
+#pragma GCC unroll 8
+    for (int r = 0; r < f32_rows; ++r) {
+      __m256 const row = eight_floats<F>(w[r] + i * F::block_bytes);
+#pragma GCC unroll 8
+      for (int t = 0; t < n_tokens; ++t) lanes[t][r] = _mm256_fmadd_ps(row, tokens[t], lanes[t][r]);
+    }
   }
-  std::int32_t r = rows.begin;
-  if (tokens.size() == 1) {
-    for (; r + 4 <= rows.end; r += 4) float_rows<F, 4, 1>(p, r, x, y);
-    for (; r < rows.end; ++r) float_rows<F, 1, 1>(p, r, x, y);
-  } else {
-    for (; r + 2 <= rows.end; r += 2) float_rows<F, 2, 4>(p, r, x, y);
-    for (; r < rows.end; ++r) float_rows<F, 1, 4>(p, r, x, y);
+  if (i < n) {
+    __m256i const mask = first_lanes(n - i);
+#pragma GCC unroll 8
+    for (int r = 0; r < f32_rows; ++r) {
+      __m256 const row = last_floats<F>(w[r] + i * F::block_bytes, std::int32_t(n - i));
+#pragma GCC unroll 8
+      for (int t = 0; t < n_tokens; ++t) lanes[t][r] = _mm256_fmadd_ps(row, _mm256_maskload_ps(x[t] + i, mask), lanes[t][r]);
+    }
   }
+  add_lanes(lanes, sums);
 }
 
 }  // namespace tiered::cpu::avx2

@@ -1,9 +1,9 @@
-/// How many threads are worth starting: physical performance cores that this process may use.
+/// How many threads are worth starting, and where: physical performance cores that this process may use.
 #pragma once
 
 #include <algorithm>
-#include <charconv>
-#include <cstdio>
+#include <cerrno>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
@@ -12,77 +12,15 @@
 #include <vector>
 
 #if defined(__linux__)
+#include <pthread.h>
 #include <sched.h>
 #endif
 
+#include "tiered/core/system.hpp"
 #include "tiered/core/text.hpp"
 
 namespace tiered {
-
-/// "0-3,8,10-11" of the kernel's cpulist files as numbers, ascending; what is no such list gives what was read before it.
-inline std::vector<int> parse_cpu_list(std::string_view text) {
-  std::vector<int> cpus;
-  char const* at = text.data();
-  char const* const end = at + text.size();
-  while (at < end) {
-    int first = 0, last = 0;
-    auto result = std::from_chars(at, end, first);
-    if (result.ec != std::errc{} || first < 0) break;
-    last = first;
-    if (result.ptr < end && *result.ptr == '-') {
-      result = std::from_chars(result.ptr + 1, end, last);
-      if (result.ec != std::errc{} || last < first || last - first > 1 << 16) break;
-    }
-    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
-    if (result.ptr >= end || *result.ptr != ',') break;
-    at = result.ptr + 1;
-  }
-  std::sort(cpus.begin(), cpus.end());
-  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
-  return cpus;
-}
-
 namespace detail {
-
-/// A small file of /proc or /sys, or nothing.
-inline std::optional<std::string> read_small_file(std::string const& path) {
-  std::FILE* const file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return std::nullopt;
-  std::string text(1 << 16, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file));
-  std::fclose(file);
-  return text;
-}
-
-/// Calls line(text) for each line; stops where that returns false.
-template <class Line>
-void for_each_line(std::string_view text, Line line) {
-  while (!text.empty()) {
-    std::size_t const length = std::min(text.find('\n'), text.size());
-    if (!line(text.substr(0, length))) return;
-    text.remove_prefix(std::min(length + 1, text.size()));
-  }
-}
-
-/// Number at the start of text, blanks before it skipped.
-inline std::optional<double> leading_number(std::string_view text) {
-  std::size_t const first = text.find_first_not_of(" \t\n");
-  long long value = 0;
-  if (first == std::string_view::npos) return std::nullopt;
-  if (std::from_chars(text.data() + first, text.data() + text.size(), value).ec != std::errc{}) return std::nullopt;
-  return double(value);
-}
-
-/// The tighter of the limits in `folder` and the folders above it; `limit_of(folder)` reads one.
-template <class LimitOf>
-std::optional<double> tightest_limit(std::string const& mount, std::string path, LimitOf limit_of) {
-  std::optional<double> tightest;
-  for (;;) {
-    if (std::optional<double> const limit = limit_of(concat(mount, path)); limit && (!tightest || *limit < *tightest)) tightest = limit;
-    if (path.empty()) return tightest;
-    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
-  }
-}
 
 inline std::optional<double> quota_v2(std::string const& folder) {  // "200000 100000", or "max 100000"
   std::optional<std::string> const text = read_small_file(concat(folder, "/cpu.max"));
@@ -107,61 +45,45 @@ inline std::optional<double> quota_v1(std::string const& folder) {  // -1 is no 
 }  // namespace detail
 
 /// CPUs' worth of time that control groups, version 1 and 2, leave to this process; nothing where there is no limit.
-/// `root` stands before /proc and /sys. A group that is not visible under the mount (namespaces) is looked for at its top.
+/// `root` stands before /proc and /sys.
 inline std::optional<double> cgroup_cpus(std::string const& root = "") {
-  std::optional<std::string> const groups = detail::read_small_file(concat(root, "/proc/self/cgroup"));
-  std::optional<double> tightest;
-  auto const consider = [&](std::optional<double> limit) {
-    if (limit && (!tightest || *limit < *tightest)) tightest = limit;
-  };
-  std::string const mount = concat(root, "/sys/fs/cgroup");
-  bool seen_v1 = false;
-  detail::for_each_line(groups ? std::string_view(*groups) : std::string_view(), [&](std::string_view line) {
-    std::size_t const first = line.find(':'), second = line.find(':', first + 1);  // number:controllers:path
-    if (first == std::string_view::npos || second == std::string_view::npos) return true;
-    std::string_view const controllers = line.substr(first + 1, second - first - 1);
-    std::string path(line.substr(second + 1));
-    if (path == "/") path.clear();
-    if (controllers.empty()) {
-      consider(detail::tightest_limit(mount, path, detail::quota_v2));
-    } else if (controllers == "cpu" || controllers.substr(0, 4) == "cpu," || controllers.find(",cpu,") != std::string_view::npos ||
-               (controllers.size() > 4 && controllers.substr(controllers.size() - 4) == ",cpu")) {
-      seen_v1 = true;
-      consider(detail::tightest_limit(concat(mount, '/', controllers), path, detail::quota_v1));
-    }
-    return true;
-  });
-  if (seen_v1 && !tightest) consider(detail::quota_v1(concat(mount, "/cpu")));
-  return tightest;
+  return detail::tightest_in_groups(root, "cpu", detail::quota_v2, detail::quota_v1);
 }
 
-/// CPUs that the scheduler may run this thread on; empty where the system does not say.
-inline std::vector<int> allowed_cpus() {
-  std::vector<int> cpus;
-#if defined(__linux__)
-  for (int n_cpus = 1024; n_cpus <= 1 << 16; n_cpus *= 2) {
-    cpu_set_t* const set = CPU_ALLOC(std::size_t(n_cpus));
-    if (set == nullptr) break;
-    std::size_t const bytes = CPU_ALLOC_SIZE(std::size_t(n_cpus));
-    bool const known = sched_getaffinity(0, bytes, set) == 0;
-    for (int cpu = 0; known && cpu < n_cpus; ++cpu) {
-      if (CPU_ISSET_S(std::size_t(cpu), bytes, set)) cpus.push_back(cpu);
-    }
-    CPU_FREE(set);
-    if (known) break;
+namespace detail {
+
+/// Of `cpus`, those that are no small cores: Intel names its performance cores; elsewhere (big.LITTLE, processors with dense
+/// cores) the kernel gives each CPU a capacity, or at least a highest frequency, and a CPU with less than half of the best of all
+/// is small. So a core that is a little slower (favoured cores differ by some per cent, dense ones by a third) takes part, and
+/// gets less of each loop.
+inline std::vector<int> without_small_cores(std::vector<int> const& cpus, std::string const& root) {
+  std::vector<int> large;
+  if (auto const performance = read_small_file(concat(root, "/sys/devices/cpu_core/cpus"))) {
+    std::vector<int> const list = parse_cpu_list(*performance);
+    std::set_intersection(cpus.begin(), cpus.end(), list.begin(), list.end(), std::back_inserter(large));
+    return large.empty() ? cpus : large;
   }
-#endif
+  for (char const* const file : {"/cpu_capacity", "/cpufreq/cpuinfo_max_freq"}) {
+    std::vector<double> speeds;
+    for (int const cpu : cpus) {
+      auto const text = read_small_file(concat(root, "/sys/devices/system/cpu/cpu", cpu, file));
+      speeds.push_back(text ? leading_number(*text).value_or(0) : 0);
+    }
+    double const best = speeds.empty() ? 0 : *std::max_element(speeds.begin(), speeds.end());
+    if (best <= 0) continue;
+    for (std::size_t i = 0; i < cpus.size(); ++i) {
+      if (speeds[i] <= 0 || speeds[i] * 2 >= best) large.push_back(cpus[i]);
+    }
+    return large;
+  }
   return cpus;
 }
 
-/// Of `cpus`, one per physical core, and only performance cores where there are two kinds and one of them is among `cpus`.
+}  // namespace detail
+
+/// Of `cpus` (ascending), one per physical core, and no small cores where there are two kinds and a large one is among `cpus`.
 inline std::vector<int> performance_cores(std::vector<int> cpus, std::string const& root = "") {
-  if (auto const performance = detail::read_small_file(concat(root, "/sys/devices/cpu_core/cpus"))) {  // Intel hybrid processors
-    std::vector<int> const list = parse_cpu_list(*performance);
-    std::vector<int> both;
-    std::set_intersection(cpus.begin(), cpus.end(), list.begin(), list.end(), std::back_inserter(both));
-    if (!both.empty()) cpus = both;
-  }
+  cpus = detail::without_small_cores(cpus, root);
   std::set<int> cores;
   for (int const cpu : cpus) {
     auto const siblings = detail::read_small_file(concat(root, "/sys/devices/system/cpu/cpu", cpu, "/topology/thread_siblings_list"));
@@ -183,6 +105,32 @@ inline int thread_count(std::vector<int> const& cpus, std::string const& root = 
   if (std::optional<double> const quota = cgroup_cpus(root); quota && *quota < n) n = int(*quota);
   return std::max(1, n);
 }
+
+/// In which order CPUs are worth a thread: performance cores, then their other hardware threads and small cores. For Team.
+inline std::vector<int> cpus_to_pin(std::vector<int> const& cpus, std::string const& root = "") {
+  std::vector<int> order = performance_cores(cpus, root);
+  std::vector<int> others;
+  std::set_difference(cpus.begin(), cpus.end(), order.begin(), order.end(), std::back_inserter(others));
+  order.insert(order.end(), others.begin(), others.end());
+  return order;
+}
+
+#if defined(__linux__)
+/// 0, or an errno value.
+inline int run_only_on(pthread_t thread, int cpu) {
+  if (cpu < 0) return EINVAL;
+  cpu_set_t* const set = CPU_ALLOC(std::size_t(cpu) + 1);
+  if (set == nullptr) return ENOMEM;
+  std::size_t const bytes = CPU_ALLOC_SIZE(std::size_t(cpu) + 1);
+  CPU_ZERO_S(bytes, set);
+  CPU_SET_S(std::size_t(cpu), bytes, set);
+  int const status = pthread_setaffinity_np(thread, bytes, set);
+  CPU_FREE(set);
+  return status;
+}
+#else
+inline int run_only_on(std::thread::native_handle_type, int) { return ENOTSUP; }
+#endif
 
 /// What Team is given where the user gives nothing.
 inline int default_thread_count() { return thread_count(allowed_cpus()); }

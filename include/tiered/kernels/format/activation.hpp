@@ -10,7 +10,9 @@
 ///
 /// Panels (act_bf16) hold 16 rows each, the last one what is left (n of them): element k of row i of a panel is half-word
 /// (k / 2 * n + i) * 2 + k % 2 of it, so that pairs of neighbours in k lie together and rows side by side, as the second operand of
-/// a matrix unit wants them. dim is rounded up to a multiple of 32 with zeros. Rounded to nearest, ties to even.
+/// a matrix unit wants them. dim is rounded up to a multiple of 32 with zeros; panels follow each other as panel_dim() says. Elements are
+/// rounded to nearest, ties to even, and subnormal ones are zeros (with their sign): what the conversion instructions do, and the units
+/// read them as zeros anyway. Weights that meet a panel are rounded in the same way, from their exact values.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +36,27 @@ static_assert(sizeof(ActQ8x32) == ActQ8x32::block_bytes);
 
 /// The type that products with weights of a type take: blocks for weights in blocks, f32 for weights that are floats.
 constexpr DType quantized_activation(DType weights) { return block_elems(weights) > 1 ? DType::act_q8 : DType::f32; }
+
+/// The same where a matrix unit multiplies bfloat16: 16-bit floats are its own kind. Weights in blocks stay with 8-bit blocks, so that
+/// single rows are bound by memory and not by unpacking; f32 weights were given their accuracy on purpose: routers.
+constexpr DType panel_activation(DType weights) {
+  return weights == DType::f16 || weights == DType::bf16 ? DType::act_bf16 : quantized_activation(weights);
+}
+
+/// An operand of a matrix unit.
+TIERED_HD constexpr std::uint16_t float_to_panel(float value) {
+  std::uint32_t const bits = detail::float_to_bits(value);
+  return (bits & 0x7f800000u) == 0 ? std::uint16_t(bits >> 16 & 0x8000u) : float_to_bfloat16(value);
+}
+
+inline constexpr std::int32_t panel_rows = 16;
+
+/// Which half-word is element k of a row, of n_rows rows in panels.
+TIERED_HD constexpr std::int64_t panel_index(std::int32_t n_rows, std::int32_t dim, std::int32_t row, std::int32_t k) {
+  std::int32_t const first = row / panel_rows * panel_rows;
+  std::int64_t const n = n_rows - first < panel_rows ? n_rows - first : panel_rows;
+  return std::int64_t(first) * std::int64_t(panel_dim(std::uint64_t(dim))) + (k / 2 * n + (row - first)) * 2 + k % 2;
+}
 
 /// The block of x[0..32).
 TIERED_HD inline void quantize_block(float const* x, ActQ8x32& block) {
@@ -63,8 +86,6 @@ TIERED_HD inline void quantize_block(float const* x, ActQ8x32& block) {
 }
 
 /// Element i as the product sees it.
-TIERED_HD inline float decode_activation(ActQ8x32 const& block, int i) {
-  return detail::rounded_product(block.scale, float(block.q[i]));
-}
+TIERED_HD inline float decode_activation(ActQ8x32 const& block, int i) { return detail::rounded_product(block.scale, float(block.q[i])); }
 
 }  // namespace tiered

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "tiered/kernels/args.hpp"
@@ -15,42 +16,60 @@ namespace detail {
 
 /// Where one head's vector of one position lies.
 inline std::byte* kv_vector(std::byte* const* pages, std::int64_t position, std::int64_t head, std::int32_t page_tokens,
-                            std::uint64_t bytes) {
-  return pages[position / page_tokens] + std::uint64_t(head * page_tokens + position % page_tokens) * bytes;
+                            std::size_t bytes) {
+  return pages[position / page_tokens] + std::size_t(head * page_tokens + position % page_tokens) * bytes;
+}
+
+inline std::size_t padded_dim(DType kv, std::int32_t head_dim) {
+  std::size_t const block = block_elems(kv);
+  return (std::size_t(head_dim) + block - 1) / block * block;
 }
 
 }  // namespace detail
 
-/// KvWriteArgs into pages of any weight format whose blocks divide head_dim; f16 is what tables have today.
+/// KvWriteArgs into pages of any weight format.
 inline void kv_write(KvWriteArgs const& a, DType kv = DType::f16) {
-  std::uint64_t const bytes = row_bytes(kv, std::uint64_t(a.head_dim));
+  std::size_t const bytes = kv_row_bytes(kv, a.head_dim);
+  std::vector<float> vector(detail::padded_dim(kv, a.head_dim));
+  auto const write = [&](float const* from, std::byte* to) {
+    std::copy(from, from + a.head_dim, vector.begin());
+    encode_row(kv, vector.data(), std::int64_t(vector.size()), to);
+  };
   for (std::int32_t t = 0; t < a.n_tokens; ++t) {
     KvRow const row = a.rows[t];
     KvTable const table = a.tables[row.table];
     for (std::int32_t h = 0; h < a.n_kv_heads; ++h) {
       std::int64_t const offset = (std::int64_t(t) * a.n_kv_heads + h) * a.head_dim;
-      encode_row(kv, a.k + offset, a.head_dim, detail::kv_vector(table.k_pages, row.position, h, a.page_tokens, bytes));
-      encode_row(kv, a.v + offset, a.head_dim, detail::kv_vector(table.v_pages, row.position, h, a.page_tokens, bytes));
+      write(a.k + offset, detail::kv_vector(table.k_pages, row.position, h, a.page_tokens, bytes));
+      write(a.v + offset, detail::kv_vector(table.v_pages, row.position, h, a.page_tokens, bytes));
     }
   }
 }
 
 /// AttentionArgs, likewise. The workspace is not used.
 inline void attention(AttentionArgs const& a, DType kv = DType::f16) {
-  std::uint64_t const bytes = row_bytes(kv, std::uint64_t(a.head_dim));
-  std::size_t const head_dim = static_cast<std::size_t>(a.head_dim);
-  std::vector<float> vector(head_dim);
+  std::size_t const bytes = kv_row_bytes(kv, a.head_dim), head_dim = std::size_t(a.head_dim);
+  std::vector<float> vector(detail::padded_dim(kv, a.head_dim));
   std::vector<double> scores, sum(head_dim);
   for (std::int64_t i = 0; i < std::int64_t(a.n_tokens) * a.n_heads; ++i) {
     KvRow const row = a.rows[i / a.n_heads];
     KvTable const table = a.tables[row.table];
     std::int64_t const kv_head = i % a.n_heads * a.n_kv_heads / a.n_heads;
-    std::int64_t const first = a.window > 0 ? (std::max)(0, row.position - a.window + 1) : 0;
+    std::int32_t const first = (std::max)(a.positions.begin, a.window > 0 ? row.position - a.window + 1 : 0);
+    std::int32_t const last = (std::min)(row.position, a.positions.end - 1);
     float const* const q = a.q + i * a.head_dim;
+    auto const decode = [&](std::byte* const* pages, std::int32_t p) {
+      decode_row(kv, detail::kv_vector(pages, p, kv_head, a.page_tokens, bytes), std::int64_t(vector.size()), vector.data());
+    };
+    if (first > last) {
+      std::fill(a.out + i * a.head_dim, a.out + (i + 1) * a.head_dim, 0.0f);
+      if (a.log_sum_exp != nullptr) a.log_sum_exp[i] = -std::numeric_limits<float>::infinity();
+      continue;
+    }
 
     scores.clear();
-    for (std::int64_t p = first; p <= row.position; ++p) {
-      decode_row(kv, detail::kv_vector(table.k_pages, p, kv_head, a.page_tokens, bytes), a.head_dim, vector.data());
+    for (std::int32_t p = first; p <= last; ++p) {
+      decode(table.k_pages, p);
       double dot = 0;
       for (std::size_t k = 0; k < head_dim; ++k) dot += double(q[k]) * double(vector[k]);
       scores.push_back(dot * double(a.scale));
@@ -58,13 +77,33 @@ inline void attention(AttentionArgs const& a, DType kv = DType::f16) {
     double const largest = *std::max_element(scores.begin(), scores.end());
     double denominator = 0;
     std::fill(sum.begin(), sum.end(), 0.0);
-    for (std::int64_t p = first; p <= row.position; ++p) {
+    for (std::int32_t p = first; p <= last; ++p) {
       double const weight = std::exp(scores[static_cast<std::size_t>(p - first)] - largest);
-      decode_row(kv, detail::kv_vector(table.v_pages, p, kv_head, a.page_tokens, bytes), a.head_dim, vector.data());
+      decode(table.v_pages, p);
       for (std::size_t k = 0; k < head_dim; ++k) sum[k] += weight * double(vector[k]);
       denominator += weight;
     }
     for (std::size_t k = 0; k < head_dim; ++k) a.out[i * a.head_dim + std::int64_t(k)] = float(sum[k] / denominator);
+    if (a.log_sum_exp != nullptr) a.log_sum_exp[i] = float(largest + std::log(denominator));
+  }
+}
+
+/// MergeAttentionArgs.
+inline void merge_attention(MergeAttentionArgs const& a) {
+  std::int64_t const n_queries = std::int64_t(a.n_tokens) * a.n_heads;
+  for (std::int64_t i = 0; i < n_queries; ++i) {
+    auto const log_of = [&](std::int32_t p) { return double(a.part_log_sum_exp[p * n_queries + i]); };
+    double largest = -std::numeric_limits<double>::infinity(), denominator = 0;
+    for (std::int32_t p = 0; p < a.n_parts; ++p) largest = (std::max)(largest, log_of(p));
+    std::vector<double> sum(static_cast<std::size_t>(a.head_dim));
+    for (std::int32_t p = 0; p < a.n_parts; ++p) {
+      if (std::isinf(log_of(p)) && log_of(p) < 0) continue;
+      double const weight = std::exp(log_of(p) - largest);
+      denominator += weight;
+      for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += weight * double(a.parts[(p * n_queries + i) * a.head_dim + std::int64_t(k)]);
+    }
+    for (std::size_t k = 0; k < sum.size(); ++k)
+      a.out[i * a.head_dim + std::int64_t(k)] = denominator == 0 ? 0.0f : float(sum[k] / denominator);
     if (a.log_sum_exp != nullptr) a.log_sum_exp[i] = float(largest + std::log(denominator));
   }
 }

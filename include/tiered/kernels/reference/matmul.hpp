@@ -16,17 +16,32 @@ namespace tiered::reference {
 using ActivationRule = DType (*)(DType weights);
 inline DType f32_activation(DType) { return DType::f32; }
 
-/// The values of one activation row of `dim` elements in the given type: f32 or act_q8.
-inline std::vector<double> activation_row(DType type, void const* row, std::int32_t dim) {
+/// The values of row `row` of `n_rows` activation rows of `dim` elements in the given type: f32, act_q8 or act_bf16.
+inline std::vector<double> activation_row(DType type, void const* x, std::int32_t n_rows, std::int32_t dim, std::int32_t row) {
+  expects(type == DType::f32 || type == DType::act_q8 || type == DType::act_bf16, "activations are f32, act_q8 or act_bf16");
   std::vector<double> values(static_cast<std::size_t>(dim));
-  for (std::size_t k = 0; k < values.size(); ++k) {
+  for (std::int32_t k = 0; k < dim; ++k) {
+    double& value = values[std::size_t(k)];
+    std::int64_t const i = std::int64_t(row) * dim + k;
     if (type == DType::f32) {
-      values[k] = double(static_cast<float const*>(row)[k]);
+      value = double(static_cast<float const*>(x)[i]);
+    } else if (type == DType::act_bf16) {
+      value = double(bfloat16_to_float(static_cast<std::uint16_t const*>(x)[panel_index(n_rows, dim, row, k)]));
     } else {
-      expects(type == DType::act_q8, "activations are f32 or act_q8");
-      ActQ8x32 const& block = static_cast<ActQ8x32 const*>(row)[k / 32];
-      values[k] = double(block.scale) * block.q[k % 32];
+      ActQ8x32 const& block = static_cast<ActQ8x32 const*>(x)[i / 32];
+      value = double(block.scale) * block.q[i % 32];
     }
+  }
+  return values;
+}
+
+/// Row `row` of a.w as products with activations of a type read it.
+inline std::vector<float> weight_row(MatmulArgs const& a, DType weights, DType activation, std::int32_t row) {
+  std::vector<float> values(static_cast<std::size_t>(a.dim));
+  std::uint64_t const bytes = row_bytes(weights, std::uint64_t(a.dim));
+  decode_row(weights, static_cast<std::byte const*>(a.w) + std::uint64_t(row) * bytes, a.dim, values.data());
+  if (activation == DType::act_bf16) {
+    for (float& value : values) value = bfloat16_to_float(float_to_panel(value));
   }
   return values;
 }
@@ -34,14 +49,13 @@ inline std::vector<double> activation_row(DType type, void const* row, std::int3
 /// MatmulArgs in the given weight and activation types; any mix of them.
 inline void matmul(MatmulArgs const& a, DType weights, DType activation = DType::f32) {
   expects(a.y_stride >= a.rows, "y_stride is at least the number of rows");
-  std::uint64_t const w_bytes = row_bytes(weights, std::uint64_t(a.dim)), x_bytes = row_bytes(activation, std::uint64_t(a.dim));
-  std::vector<float> w(static_cast<std::size_t>(a.dim));
-  for (std::int32_t t = 0; t < a.n_tokens; ++t) {
-    std::vector<double> const x = activation_row(activation, static_cast<std::byte const*>(a.x) + std::uint64_t(t) * x_bytes, a.dim);
-    for (std::int32_t r = 0; r < a.rows; ++r) {
-      decode_row(weights, static_cast<std::byte const*>(a.w) + std::uint64_t(r) * w_bytes, a.dim, w.data());
+  std::vector<std::vector<double>> x;
+  for (std::int32_t t = 0; t < a.n_tokens; ++t) x.push_back(activation_row(activation, a.x, a.n_tokens, a.dim, t));
+  for (std::int32_t r = 0; r < a.rows; ++r) {
+    std::vector<float> const w = weight_row(a, weights, activation, r);
+    for (std::int32_t t = 0; t < a.n_tokens; ++t) {
       double sum = a.bias != nullptr ? double(a.bias[r]) : 0;
-      for (std::size_t k = 0; k < w.size(); ++k) sum += x[k] * double(w[k]);
+      for (std::size_t k = 0; k < w.size(); ++k) sum += x[std::size_t(t)][k] * double(w[k]);
       a.y[t * a.y_stride + r] = float(sum);
     }
   }

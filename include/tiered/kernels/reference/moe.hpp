@@ -32,11 +32,11 @@ inline std::vector<double> router_scores(float const* logits, std::size_t n, Gat
 
 /// One activation row in `type`, from f32.
 inline std::vector<std::byte> to_activation(float const* x, std::int32_t dim, DType type) {
-  std::vector<std::byte> row(row_bytes(type, std::uint64_t(dim)));
+  std::vector<std::byte> row(activation_bytes(type, 1, std::uint64_t(dim)));
   if (type == DType::f32) {
     std::copy_n(reinterpret_cast<std::byte const*>(x), row.size(), row.begin());
   } else {
-    quantize(QuantizeArgs{x, row.data(), 1, dim});
+    quantize(QuantizeArgs{x, row.data(), 1, dim}, type);
   }
   return row;
 }

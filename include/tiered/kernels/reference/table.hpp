@@ -32,14 +32,19 @@ KernelTable make_table(char const* name) {
     table.matmul[i] = [](MatmulArgs const& a, Queue) { return matmul(a, weights, rule(weights)), 0; };
     table.activation[i] = rule(weights);
   });
-  table.quantize = entry<QuantizeArgs, quantize>;
+  table.convert[activation_form(DType::act_q8)] = [](QuantizeArgs const& a, Queue) { return quantize(a), 0; };
+  table.convert[activation_form(DType::act_bf16)] = entry<QuantizeArgs, pack_panels>;
   table.rms_norm = entry<RmsNormArgs, rms_norm>;
   table.rope = entry<RopeArgs, rope>;
-  constexpr std::uint32_t half = std::uint32_t(DType::f16), single = std::uint32_t(DType::f32);
-  table.kv_write[half] = [](KvWriteArgs const& a, Queue) { return kv_write(a, DType::f16), 0; };
-  table.kv_write[single] = [](KvWriteArgs const& a, Queue) { return kv_write(a, DType::f32), 0; };
-  table.attention[half] = [](AttentionArgs const& a, Queue) { return attention(a, DType::f16), 0; };
-  table.attention[single] = [](AttentionArgs const& a, Queue) { return attention(a, DType::f32), 0; };
+  auto const add_kv_type = [&](auto format) {
+    constexpr DType kv = decltype(format)::dtype;
+    table.kv_write[std::size_t(kv)] = [](KvWriteArgs const& a, Queue) { return kv_write(a, kv), 0; };
+    table.attention[std::size_t(kv)] = [](AttentionArgs const& a, Queue) { return attention(a, kv), 0; };
+  };
+  add_kv_type(F16{});
+  add_kv_type(F32{});
+  add_kv_type(Q8_0{});
+  table.merge_attention = entry<MergeAttentionArgs, merge_attention>;
   table.gated = entry<GatedArgs, gated>;
   table.add = entry<AddArgs, add>;
   table.gather = entry<GatherArgs, gather>;
@@ -61,6 +66,12 @@ inline KernelTable const& kernels() {
 /// The same with 8-bit activations for quantised weights, as fast backends take them.
 inline KernelTable const& kernels_q8() {
   static KernelTable const table = detail::make_table<quantized_activation>("reference_q8");
+  return table;
+}
+
+/// The same with bfloat16 activations, and weights rounded to bfloat16, as matrix units take them.
+inline KernelTable const& kernels_bf16() {
+  static KernelTable const table = detail::make_table<panel_activation>("reference_bf16");
   return table;
 }
 

@@ -1,0 +1,42 @@
+// The share of the machine's bound: what a token has to read, and how fast these threads can read it.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <unistd.h>
+
+#include "report.hpp"
+#include "tiered/core/dtype.hpp"
+#include "tiered/profile/read_rate.hpp"
+
+namespace app {
+namespace {
+
+/// Keys and values in host memory that a token meets.
+double kv_bytes(Runner& runner, Options const& o, double n_positions) {
+  tiered::ShardTable const table = runner.table();
+  std::vector<float> const& in_vram = runner.plans().tiers.front().plan.state_in_vram;
+  double bytes = 0;
+  for (std::size_t i = 0; i < table.states.size(); ++i) {
+    tiered::LayerState const& s = table.states[i];
+    if (i < in_vram.size() && in_vram[i] > 0) continue;
+    bytes +=
+        double(tiered::row_bytes(o.kv_type, s.elems_per_token)) * (s.window > 0 ? std::min(n_positions, double(s.window)) : n_positions);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Bound measure_bound(Runner& runner, Options const& o, double n_positions) {
+  tiered::Estimate const& decode = runner.plans().tiers.front().estimate;
+  Bound bound;
+  bound.bytes_per_token = decode.host_bytes + decode.copied_bytes + kv_bytes(runner, o, n_positions);
+  bound.read_bytes_per_s = tiered::read_rate(runner.team(), runner.weights());
+  long const cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  bound.from_cache = cache > 0 && decode.host_bytes + decode.copied_bytes < double(cache);
+  return bound;
+}
+
+}  // namespace app

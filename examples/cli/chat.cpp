@@ -1,0 +1,209 @@
+#include "chat.hpp"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <unistd.h>
+
+#include "report.hpp"
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+
+namespace app {
+namespace {
+
+using tiered::concat;
+
+constexpr char const* commands_help = R"(  /help         this
+  /clear        begin a new conversation; what the system was told stays
+  /regen        another answer to the last message
+  /system TEXT  what the model is told before all else; begins a new conversation
+  /stats        times, speed and memory of the last answer
+  /save FILE    keep the conversation: its state in FILE, its messages in FILE.json
+  /load FILE    go on with one that was kept
+  /quit         end; so does Ctrl-D, or Ctrl-C where nothing is typed
+  A line that ends with \ goes on in the next one; pasted lines belong together. Ctrl-C stops an answer.
+  A message that begins with / is written with a blank before it.
+)";
+
+void tell(std::string const& text) { std::fputs(text.c_str(), stderr); }
+
+LineEditor::Options editor_options(ChatOptions const& o) {
+  bool const edits = !o.simple_io && isatty(STDIN_FILENO) != 0;
+  return {edits, o.color.value_or(isatty(STDERR_FILENO) != 0), edits ? history_path() : std::string()};
+}
+
+}  // namespace
+
+Chat::Chat(Parts parts) : parts_(std::move(parts)), editor_(editor_options(parts_.options->chat)), at_terminal_(isatty(STDIN_FILENO) != 0) {
+  if (auto const& system = parts_.options->chat.system_prompt; system && !system->empty()) messages_.push_back({"system", *system});
+}
+
+/// Lines up to one that ends the message: see console.cpp of llama.cpp for what \ and / mean in either mode.
+std::optional<std::string> Chat::read_message(Line::Kind& why_not) {
+  bool const multiline = parts_.options->chat.multiline;
+  std::string text;
+  for (bool first = true;;) {
+    Line line = editor_.read(first ? "> " : ". ");
+    why_not = line.kind;
+    if (line.kind == Line::Kind::end && !first) return text;
+    if (line.kind == Line::Kind::interrupted && Interrupt::take() && (line.had_text || !first)) {  // what was typed is thrown away, no more
+      text.clear();
+      first = true;
+      continue;
+    }
+    if (line.kind != Line::Kind::text) return std::nullopt;
+    bool const is_marked = line.value.ends_with('\\');
+    bool const is_last = multiline && line.value.ends_with('/') && !line.value.starts_with('/');
+    if (is_marked || is_last) line.value.pop_back();
+    text += line.value;
+    if (is_last || is_marked == multiline || (first && line.value.starts_with('/') && !is_marked)) return text;
+    text += '\n';
+    first = false;
+  }
+}
+
+ExitCode Chat::run(std::optional<std::string> const& first) {
+  if (at_terminal_ && !parts_.options->quiet) tell("/help lists commands; Ctrl-C stops an answer; Ctrl-D ends\n\n");
+  if (first) {
+    if (parts_.options->display_prompt) tell(concat("> ", *first, '\n'));
+    if (say(*first) == Next::end) return ok;
+  }
+  while (!Interrupt::terminated()) {
+    Line::Kind why_not = Line::Kind::text;
+    std::optional<std::string> const message = read_message(why_not);
+    if (!message && Interrupt::terminated()) break;
+    if (!message) return why_not == Line::Kind::end ? ok : interrupted;
+    if (message->find_first_not_of(" \t\r\n") == message->npos) continue;
+    if ((message->starts_with('/') ? command(*message) : say(*message)) == Next::end) return ok;
+  }
+  return ExitCode(Interrupt::exit_code());
+}
+
+Chat::Next Chat::say(std::string const& message) {
+  messages_.push_back({"user", message});
+  if (!answer()) messages_.pop_back();
+  return parts_.options->chat.single_turn ? Next::end : Next::go_on;
+}
+
+/// Whether the last message got an answer, be it a part of one. Errors that leave the conversation as it was are told at a terminal.
+bool Chat::answer() {
+  turn_ = {};
+  has_turn_ = false;
+  auto const answered = [&] { return !turn_.tokens.empty() || turn_.end == tiered::EndReason::eos; };
+  try {
+    std::vector<std::int32_t> const tokens = encode_text(*parts_.tokenizer, parts_.format->render(messages_));
+    std::int32_t const context = parts_.runner->max_context();
+    if (tokens.size() + 1 > std::size_t(context)) {
+      throw tiered::Error(tiered::Errc::over_budget,
+                          concat("the conversation has ", tokens.size(), " tokens, the context ", context,
+                                 ": nothing was cut; /clear begins a new one, -c ", tokens.size() + 1, " or more would take it"));
+    }
+    write_answer(tokens);
+  } catch (OutputError const&) {
+    throw;
+  } catch (tiered::Error const& error) {
+    if (!at_terminal_ || parts_.options->chat.single_turn) throw;
+    tell(concat("tiered-run: error: ", error.what(), '\n'));
+  }
+  if (answered()) messages_.push_back({"assistant", turn_.text});
+  return answered();
+}
+
+void Chat::write_answer(std::vector<std::int32_t> const& tokens) {
+  has_turn_ = true;
+  struct EndOfLine {
+    TextOutput& out;
+    ~EndOfLine() {
+      try {
+        out.end_line();
+      } catch (...) {  // what is wrong with stdout was said before, or will be
+      }
+    }
+  };
+  {
+    EndOfLine const end{out_};
+    generate(
+        *parts_.runner, tokens, *parts_.options, turn_, [&](std::string_view text) { out_.write(text); }, parts_.after_prompt);
+  }
+  // A Ctrl-C that came as the answer ended was meant for the answer, too.
+  if (Interrupt::take() && turn_.end == tiered::EndReason::cancelled)
+    tell(turn_.tokens.empty() ? "(stopped before the answer began; the message is forgotten)\n" : "(stopped)\n");
+  if (turn_.end == tiered::EndReason::context_full)
+    tell(concat("tiered-run: stopped: ", why_it_ended(turn_, *parts_.options, parts_.runner->max_context()), '\n'));
+  if (parts_.options->stats) tell(parts_.statistics(turn_));
+}
+
+Chat::Next Chat::command(std::string const& line) {
+  std::size_t const end = line.find_first_of(" \t\n");
+  std::string const name = line.substr(0, end);
+  std::size_t const begin = end == line.npos ? line.npos : line.find_first_not_of(" \t\n", end);
+  std::string const argument = begin == line.npos ? std::string() : line.substr(begin, line.find_last_not_of(" \t\n") + 1 - begin);
+  bool const wants_file = name == "/save" || name == "/load";
+  try {
+    if (name == "/quit" || name == "/exit") return Next::end;
+    if (wants_file && argument.empty())
+      tell(concat(name, " needs a file\n"));
+    else if (name == "/help")
+      tell(commands_help);
+    else if (name == "/clear")
+      begin_anew();
+    else if (name == "/regen")
+      regenerate();
+    else if (name == "/system")
+      set_system(argument);
+    else if (name == "/stats")
+      tell(has_turn_ ? parts_.statistics(turn_) : "there was no answer yet\n");
+    else if (name == "/save")
+      save(argument);
+    else if (name == "/load")
+      load(argument);
+    else
+      tell(concat("there is no ", name, ": /help lists what there is; a message that begins with / is written with a blank before it\n"));
+  } catch (OutputError const&) {
+    throw;
+  } catch (tiered::Error const& error) {
+    if (!at_terminal_) throw;
+    tell(concat("tiered-run: error: ", error.what(), '\n'));
+  }
+  return Next::go_on;
+}
+
+void Chat::begin_anew() {
+  bool const has_system = !messages_.empty() && messages_.front().role == "system";
+  messages_.resize(has_system ? 1 : 0);
+  tell("a new conversation\n");
+}
+
+void Chat::regenerate() {
+  if (messages_.empty() || messages_.back().role != "assistant") return tell("there is no answer to replace\n");
+  tiered::ChatMessage const old = std::move(messages_.back());
+  messages_.pop_back();
+  if (!answer()) messages_.push_back(old);
+}
+
+void Chat::set_system(std::string const& text) {
+  messages_.clear();
+  if (!text.empty()) messages_.push_back({"system", text});
+  tell(text.empty() ? "a new conversation, without a system message\n" : "a new conversation\n");
+}
+
+void Chat::save(std::string const& file) {
+  if (messages_.empty()) return tell("there is nothing to keep yet\n");
+  parts_.runner->save(file);
+  save_messages(messages_, messages_file(file));
+  tell(concat("kept in ", file, " and ", messages_file(file), '\n'));
+}
+
+void Chat::load(std::string const& file) {
+  std::vector<tiered::ChatMessage> loaded = load_messages(messages_file(file));
+  parts_.runner->load(file);
+  messages_ = std::move(loaded);
+  tell(concat("going on with ", messages_.size(), " messages, ", parts_.runner->conversation().length(), " tokens\n"));
+}
+
+}  // namespace app

@@ -1,0 +1,71 @@
+/// A conversation at a terminal, or line by line from a pipe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "line_editor.hpp"
+#include "options.hpp"
+#include "prompt.hpp"
+#include "runner.hpp"
+#include "terminal.hpp"
+#include "tiered/io/chat_template.hpp"
+#include "tiered/io/tokenizer.hpp"
+#include "turn.hpp"
+
+namespace app {
+
+/// Messages as a file: JSON, readable by its owner alone, replaced at once.
+/// Errors  of the system, Errc::io or not_found with its reason; bad_file for what save_messages() did not write.
+void save_messages(std::vector<tiered::ChatMessage> const& messages, std::string const& file);
+std::vector<tiered::ChatMessage> load_messages(std::string const& file);
+/// Where the messages of a session file are: beside it.
+inline std::string messages_file(std::string const& session) { return session + ".json"; }
+
+/// Answers are written to stdout, all else to stderr.
+class Chat {
+ public:
+  struct Parts {
+    Runner* runner = nullptr;
+    tiered::Tokenizer const* tokenizer = nullptr;
+    ChatFormat const* format = nullptr;
+    Options const* options = nullptr;
+    std::function<std::string(Turn const&)> statistics;  ///< of the last turn
+    std::function<void()> after_prompt;                  ///< see generate()
+  };
+  explicit Chat(Parts parts);
+
+  /// From `first`, or from what is typed first, to the end of the conversation.
+  /// Errors  OutputError; where nobody sits at a terminal, those of a turn, too.
+  ExitCode run(std::optional<std::string> const& first);
+
+  std::vector<tiered::ChatMessage>& messages() { return messages_; }
+  Turn const& last_turn() const { return turn_; }
+
+ private:
+  enum class Next { go_on, end };
+
+  std::optional<std::string> read_message(Line::Kind& why_not);
+  Next say(std::string const& message);
+  Next command(std::string const& line);
+  void begin_anew();
+  void regenerate();
+  void save(std::string const& file);
+  void load(std::string const& file);
+  void set_system(std::string const& text);
+  bool answer();
+  void write_answer(std::vector<std::int32_t> const& tokens);
+
+  Parts parts_;
+  LineEditor editor_;
+  TextOutput out_;
+  std::vector<tiered::ChatMessage> messages_;
+  Turn turn_;
+  bool has_turn_ = false, at_terminal_ = false;
+};
+
+}  // namespace app

@@ -1,0 +1,42 @@
+/// The part of --help that no list of flags can say.
+#pragma once
+
+namespace app {
+
+inline constexpr char const* help_footer = R"(
+EXAMPLES
+  tiered-run -m model.gguf
+      a conversation, where the model has a template for one
+  tiered-run -m model.gguf -p "Once upon a time" -n 100
+      everything on the CPU; the text goes to stdout, all else to stderr
+  tiered-run -m model.gguf --chat -p "What is gravity?" --temp 0
+      one question to an instruction-tuned model, always the same answer
+  tiered-run -m model.gguf --vram 2G --plan
+      what would be done within 2 GiB; reads no weights, takes a moment
+  tiered-run -m model.gguf --vram 2G --stats -f prompt.txt > answer.txt
+      and doing it
+  tiered-run -m model.gguf -p "Yes or no?" -n 1 --json --logprobs 5
+      one JSON object on stdout: text, tokens, times, memory; errors too
+
+CONVERSATIONS
+  A line is a message; one that ends with a backslash goes on in the next, and so does what is pasted. /help lists the commands.
+  Ctrl-C stops an answer, which stays in the conversation as far as it came; at an empty prompt it ends the program, as Ctrl-D does.
+  What was typed is kept in ~/.local/state/tiered/history.
+
+THE BUDGET
+  --vram says how much memory of the device may be taken: weights, KV cache, buffers, all of it, at every moment. What does not
+  fit is copied there for each use, behind the computation, or computed by the CPU, whatever the plan estimates to be fastest. The
+  budget changes speed, never the text. SIZE is a number with K, M, G or T (powers of 1024): 512M, 2G, 1.5GiB.
+  This version has no GPU back end: the device is simulated. Its memory is a part of this machine's that can hold no more than the
+  budget; it computes with the CPU, so it is no faster than running without --vram, and the times in a plan are those of a made-up
+  machine. It is there to look at plans, to test placements, and to learn.
+
+EXIT CODES
+  0    done                           4    the file is fine, but this program cannot run it
+  1    failed while running           5    does not fit: the budget, the context, the memory
+  2    wrong command line             130  interrupted by Ctrl-C; the text so far is kept (143: by SIGTERM)
+  3    a file is missing or damaged
+Outside of a conversation a first Ctrl-C stops cleanly, a second one at once.
+)";
+
+}  // namespace app

@@ -1,0 +1,107 @@
+#include "report.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <string_view>
+
+#include "tiered/core/text.hpp"
+#include "tiered/core/units.hpp"
+#include "tiered/plan/plan_io.hpp"
+
+namespace app {
+
+using tiered::concat;
+using tiered::format_bytes;
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  return std::string(text, std::to_chars(text, text + sizeof text, value, std::chars_format::fixed, digits).ptr);
+}
+
+std::string describe(tiered::GgufFile const& gguf, tiered::ModelConfig const& config) {
+  std::string const& name = config.name.empty() ? gguf.path() : config.name;
+  return concat(name, " (", config.architecture, "), ", config.n_layers, " layers, ", format_bytes(gguf.total_bytes()), ", trained for ",
+                config.max_seq_len, " tokens");
+}
+
+std::string describe_device(Options const& o, std::size_t planned_bytes) {
+  if (!o.vram_bytes) return "no device: everything on the CPU (--vram SIZE simulates one)";
+  std::string const budget = concat("simulated device, budget ", format_bytes(*o.vram_bytes), ": ");
+  if (planned_bytes == 0) return budget + "nothing useful fits, everything on the CPU";
+  return concat(budget, format_bytes(planned_bytes), " planned (its memory is this machine's; it computes with the CPU and is no faster)");
+}
+
+std::string describe_plan(tiered::TierPlan const& decode, tiered::ShardTable const& table) {
+  return concat("plan for each next token, layer by layer (R resident in VRAM, S streamed to it for each use, . on the CPU",
+                tiered::ExpertLayers(table.shards).layers.empty() ? "" : ", C or c cached experts", "; kv: V in VRAM):\n",
+                tiered::layer_map(decode.plan, table));
+}
+
+std::string plan_report(tiered::EnginePlans const& plans, tiered::ShardTable const& table, Options const& o) {
+  if (!o.vram_bytes) return "";
+  std::string out = concat("placement ", o.placement, "; seconds are estimates for this made-up machine, not for yours:\n",
+                           tiered::to_text(tiered::HardwareProfile::simulated()));
+  if (plans.vram_bytes > 0) {
+    out +=
+        "R resident in VRAM, S streamed to it for each use, . on the CPU; kv: V in VRAM; experts: C all cached, c some, r some resident, "
+        "m both\n";
+  }
+  out += '\n';
+  for (tiered::TierPlan const& tier : plans.tiers) {
+    out += tiered::to_text(tier, table);
+    if (&tier != &plans.tiers.back()) out += '\n';
+  }
+  return out;
+}
+
+namespace {
+
+std::string rate(double n, double seconds) { return seconds > 0 ? fixed(n / seconds, 1) : "-"; }
+
+/// Without a device's lines where there is none.
+std::string device_text(Report const& r, Options const& o) {
+  if (!o.vram_bytes) return "";
+  Turn const& t = r.turn;
+  std::uint64_t const after_prompt = t.copied_bytes - t.prefill_copied_bytes;
+  std::string out = concat("peak VRAM            ", format_bytes(r.vram_peak_bytes), " of a budget of ", format_bytes(*o.vram_bytes),
+                           "\ncopied to VRAM       ", format_bytes(t.prefill_copied_bytes), " with the prompt, ",
+                           format_bytes(after_prompt), " after it");
+  // The first step after a prompt also brings what the plan for single tokens keeps there.
+  if (t.n_decoded > 1) out += concat(", ", format_bytes((after_prompt - t.first_decode_copied_bytes) / (t.n_decoded - 1)), " a token");
+  if (std::uint64_t const used = r.experts.hits + r.experts.misses; used > 0)
+    out += concat("\nexpert cache         ", fixed(100 * double(r.experts.hits) / double(used), 1), " % of ", used, " uses hit");
+  return out + '\n';
+}
+
+std::string bound_text(Bound const& b, Turn const& t) {
+  if (t.n_decoded == 0 || t.decode_s <= 0 || b.read_bytes_per_s <= 0) return "";
+  double const tokens_per_s = double(t.n_decoded) / t.decode_s, read = tokens_per_s * b.bytes_per_token;
+  return concat("share of the bound   decode ", fixed(tokens_per_s, 1), " t/s, ", fixed(read / 1e9, 1), " GB/s of ",
+                fixed(b.read_bytes_per_s / 1e9, 1), " GB/s measured = ", fixed(100 * read / b.read_bytes_per_s, 0),
+                " %\n                     (", format_bytes(std::uint64_t(b.bytes_per_token)),
+                " of weights and KV a token from host memory; measured: these threads reading the weights",
+                b.from_cache ? ", which fit the caches)\n" : ")\n");
+}
+
+}  // namespace
+
+std::string to_text(Report const& r, Options const& o) {
+  Turn const& t = r.turn;
+  std::string out = concat("\nstopped              ", r.stopped, "\nload                 ", fixed(r.load_s, 2), " s\n");
+  if (t.prefill_s > 0) {
+    std::int32_t const n = t.n_prompt - t.n_reused;
+    out += concat("prompt               ", n, n == 1 ? " token in " : " tokens in ", fixed(t.prefill_s, 2), " s, ", rate(n, t.prefill_s),
+                  " tokens/s");
+    out += t.n_reused > 0 ? concat("; ", t.n_reused, " more were there already\n") : "\n";
+  }
+  if (!t.tokens.empty()) out += concat("time to first token  ", fixed(t.first_token_s, 3), " s after loading\n");
+  out += concat("text                 ", t.tokens.size(), t.tokens.size() == 1 ? " token" : " tokens");
+  out += t.n_decoded > 0 ? concat(", ", rate(double(t.n_decoded), t.decode_s), " tokens/s\n") : "\n";
+  if (r.bound) out += bound_text(*r.bound, t);
+  out += device_text(r, o);
+  if (r.host_kv_bytes > 0) out += concat("KV cache on the CPU  ", format_bytes(r.host_kv_bytes), '\n');
+  return out;
+}
+
+}  // namespace app

@@ -1,0 +1,164 @@
+#include "run.hpp"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+
+namespace app {
+
+using tiered::concat;
+
+void say(std::string const& text) { std::fputs(text.c_str(), stderr); }
+
+namespace {
+
+bool has_content(std::string const& file) {
+  std::error_code error;
+  auto const bytes = std::filesystem::file_size(file, error);
+  return error ? std::filesystem::exists(file, error) : bytes > 0;  // what cannot be read is an error, not a new session
+}
+
+std::string list_tokens(tiered::Tokenizer const& tokenizer, std::vector<std::int32_t> const& tokens) {
+  std::string out = concat("prompt, ", tokens.size(), " tokens:");
+  for (std::int32_t const id : tokens)
+    out += concat(' ', id, " '", id < tokenizer.size() ? tokenizer.decode(id, {.show_special = true}) : "", '\'');
+  return out + '\n';
+}
+
+void check_context(std::size_t n_prompt, std::int32_t context, Options const& o) {
+  std::size_t const needed = n_prompt + (o.n_predict == 0 ? 0 : 1);
+  if (needed <= std::size_t(context)) return;
+  throw tiered::Error(tiered::Errc::over_budget, concat("the prompt has ", n_prompt, " tokens, the context ", context,
+                                                        ": nothing was cut; -c ", needed, " or more would take it"));
+}
+
+}  // namespace
+
+void Run::load() {
+  if (o_.session.file.empty() || !has_content(o_.session.file)) return;
+  runner_.load(o_.session.file);
+  if (!o_.quiet) say(concat("session ", o_.session.file, ": ", runner_.conversation().length(), " tokens\n\n"));
+}
+
+Report Run::report(Turn const& turn) const {
+  Report r;
+  tiered::EngineStats const stats = runner_.stats();
+  r.load_s = load_s_;
+  r.turn = turn;
+  r.stopped = why_it_ended(turn, o_, runner_.max_context());
+  r.vram_peak_bytes = stats.vram_peak_bytes;
+  r.host_kv_bytes = stats.host_kv_bytes;
+  r.experts = stats.experts;
+  if (turn.n_decoded > 0 && (o_.stats || !o_.json))
+    r.bound = measure_bound(runner_, o_, double(turn.n_prompt) + double(turn.n_decoded + 1) / 2);
+  return r;
+}
+
+/// At the end of a text.
+void Run::tell(Turn const& turn) const {
+  if (o_.stats || o_.json) {
+    Report const r = report(turn);
+    if (o_.stats) say(to_text(r, o_));
+    if (o_.json) so_far_ = to_json(r, o_, gguf_, tokenizer_, runner_);
+  }
+  if (!o_.stats && turn.end == tiered::EndReason::context_full)
+    say(concat("tiered-run: stopped: ", why_it_ended(turn, o_, runner_.max_context()), '\n'));
+  write_trace();
+}
+
+void Run::write_trace() const {
+  tiered::BoundedTrace const* const trace = runner_.trace();
+  if (trace == nullptr) return;
+  std::FILE* const file = std::fopen(o_.trace_file.c_str(), "we");
+  bool failed = file == nullptr;
+  if (!failed) {
+    auto const write = [&](std::string_view text) { failed = failed || std::fwrite(text.data(), 1, text.size(), file) != text.size(); };
+    tiered::write_trace_json(write, trace->events(), runner_.table(), trace->steps(), trace->n_cut());
+    failed = std::fclose(file) != 0 || failed;
+  }
+  if (failed) throw tiered::Error(tiered::Errc::io, concat("trace file ", o_.trace_file, ": ", std::strerror(errno)));
+  if (trace->n_cut() > 0)
+    say(concat("tiered-run: note: ", o_.trace_file, " has the first ", trace->events().size(), " events; ", trace->n_cut(),
+               " more were cut\n"));
+}
+
+/// The state behind the prompt, before a token of the text is in it.
+void Run::keep_prompt() const {
+  if (!o_.session.file.empty() && !o_.session.read_only && !o_.session.with_text) runner_.save(o_.session.file);
+}
+
+/// All of the text; the last token that was drawn is not in the state yet.
+void Run::keep_text(Turn const& turn) const {
+  if (!keeps_text()) return;
+  std::size_t const length = std::size_t(runner_.conversation().length());
+  std::size_t const whole = std::size_t(turn.n_prompt) + turn.tokens.size() - turn.n_dropped;
+  if (length + 1 == whole && whole <= std::size_t(runner_.max_context())) {
+    runner_.cancel_token().reset();  // a second signal ends the program
+    runner_.process(turn.tokens.back().id);
+  }
+  runner_.save(o_.session.file);
+}
+
+void Run::text(std::string shown, std::vector<std::int32_t> prompt, Progress& progress) {
+  if (prompt.empty()) {
+    auto const tokens = runner_.conversation().tokens();
+    prompt.assign(tokens.begin(), tokens.end());
+    if (prompt.empty()) throw UsageError{"the prompt is empty: give one with -p, with -f or on standard input"};
+    if (o_.display_prompt) shown = tokenizer_.decode(prompt);
+  }
+  if (o_.verbose) say(list_tokens(tokenizer_, prompt));
+  check_context(prompt.size(), runner_.max_context(), o_);
+  runner_.set_options(generation_options(o_));
+  Turn turn;
+  TextOutput out;
+  try {
+    if (!o_.json) out.write(shown);
+    progress.show(0, prompt.size());
+    generate(
+        runner_, prompt, o_, turn,
+        [&](std::string_view text) {
+          if (!o_.json) out.write(text);
+        },
+        [&] { keep_prompt(); });
+    out.end_line();
+  } catch (OutputError const&) {
+    progress.clear();
+    tell(turn);
+    throw;
+  } catch (tiered::Error const&) {
+    progress.clear();
+    out.end_line();
+    tell(turn);
+    throw;
+  }
+  progress.clear();
+  tell(turn);
+  keep_text(turn);
+  if (turn.end == tiered::EndReason::cancelled) throw tiered::Error(tiered::Errc::cancelled, "interrupted");
+}
+
+ExitCode Run::conversation(ChatFormat const& format, std::optional<std::string> const& first) {
+  runner_.set_options(generation_options(o_));
+  Chat chat({&runner_, &tokenizer_, &format, &o_, [this](Turn const& turn) { return to_text(report(turn), o_) + '\n'; },
+             [this] { keep_prompt(); }});
+  std::string const file = messages_file(o_.session.file);
+  if (runner_.conversation().length() > 0 && o_.session.with_text && has_content(file)) chat.messages() = load_messages(file);
+  ExitCode const code = chat.run(first);
+  if (keeps_text() && runner_.conversation().length() > 0) {
+    runner_.save(o_.session.file);
+    save_messages(chat.messages(), file);
+  }
+  write_trace();
+  return code;
+}
+
+}  // namespace app

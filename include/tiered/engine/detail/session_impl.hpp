@@ -1,0 +1,195 @@
+/// Defines save_session and load_session: for one source file of a program.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/engine/detail/checksum.hpp"
+#include "tiered/engine/session.hpp"
+#include "tiered/io/detail/file.hpp"
+
+namespace tiered::detail {
+
+/// What stands at the begin of a session, little-endian. Behind it n_tokens ids of 4 bytes, the KV as EngineCore::export_kv() hands
+/// it out, and the Checksum of everything before it.
+struct SessionHeader {
+  static constexpr std::array<char, 8> right_magic{'t', 'i', 'e', 'r', 'e', 'd', 'K', 'V'};
+  static constexpr std::uint32_t newest = 1;
+
+  std::array<char, 8> magic = right_magic;
+  std::uint32_t version = newest, n_tokens = 0;
+  std::uint64_t fingerprint = 0;  ///< EngineCore::fingerprint()
+  std::uint32_t kv_type = 0, page_tokens = kv_page_tokens;
+  std::uint64_t kv_bytes = 0;
+};
+static_assert(std::has_unique_object_representations_v<SessionHeader> && sizeof(SessionHeader) == 40);
+
+/// A file that appears under its name when it is complete, and never otherwise.
+class NewFile {
+ public:
+  explicit NewFile(std::string const& path) : path_(path), temporary_(path + ".XXXXXX") {
+    fd_ = ::mkstemp(temporary_.data());
+    if (fd_ < 0) fail("cannot be created");
+  }
+  NewFile(NewFile const&) = delete;
+  NewFile& operator=(NewFile const&) = delete;
+  ~NewFile() {
+    if (fd_ >= 0) ::close(fd_);
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  }
+
+  void write(std::span<std::byte const> bytes) {
+    sum_.add(bytes);
+    if (buffer_.size() + bytes.size() > buffer_bytes) flush();
+    if (bytes.size() >= buffer_bytes)
+      put(bytes);
+    else
+      buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  }
+  std::uint64_t checksum() const { return sum_.value(); }
+  void publish() {
+    flush();
+    if (::fsync(fd_) != 0) fail("cannot be written");
+    if (::close(std::exchange(fd_, -1)) != 0) fail("cannot be written");
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot be replaced");
+    temporary_.clear();
+  }
+
+ private:
+  static constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
+
+  [[noreturn]] void fail(char const* what) const { throw Error(Errc::io, concat(path_, ": ", what, ": ", errno_text(errno))); }
+  void flush() {
+    put(buffer_);
+    buffer_.clear();
+  }
+  void put(std::span<std::byte const> bytes) {
+    while (!bytes.empty()) {
+      ::ssize_t const n = ::write(fd_, bytes.data(), std::min(bytes.size(), std::size_t{1} << 30));
+      if (n >= 0) {
+        bytes = bytes.subspan(std::size_t(n));
+      } else if (errno != EINTR) {
+        fail("cannot be written");
+      }
+    }
+  }
+
+  std::string path_, temporary_;
+  int fd_ = -1;
+  std::vector<std::byte> buffer_;
+  Checksum sum_;
+};
+
+/// Reads a session from the front, summing up.
+class SessionReader {
+ public:
+  explicit SessionReader(FileHandle const& file) : file_(file) {}
+  void read(std::span<std::byte> bytes) {
+    file_.read_at(offset_, bytes);
+    offset_ += bytes.size();
+    sum_.add(bytes);
+  }
+  /// Of the last 8 bytes, against everything before them.
+  void check_sum() {
+    std::uint64_t const computed = sum_.value();
+    std::uint64_t stored = 0;
+    read(std::as_writable_bytes(std::span(&stored, 1)));
+    if (stored != computed) throw Error(Errc::bad_file, concat(file_.path(), ": is damaged: its checksum does not match"));
+  }
+
+ private:
+  FileHandle const& file_;
+  std::uint64_t offset_ = 0;
+  Checksum sum_;
+};
+
+inline void check_whole(FileHandle const& file) {
+  SessionReader reader(file);
+  std::vector<std::byte> piece(std::size_t{1} << 20);
+  for (std::uint64_t left = file.size_bytes() - sizeof(std::uint64_t); left > 0;) {
+    std::span<std::byte> const part = std::span(piece).first(std::size_t(std::min<std::uint64_t>(left, piece.size())));
+    reader.read(part);
+    left -= part.size();
+  }
+  reader.check_sum();
+}
+
+/// The header of a file that is whole and fits the engine.
+inline SessionHeader check_session(EngineCore const& core, FileHandle const& file) {
+  auto const bad = [&](auto const&... what) { throw Error(Errc::bad_file, concat(file.path(), ": ", what...)); };
+  SessionHeader h;
+  std::uint64_t const size = file.size_bytes(), least = sizeof h + sizeof(std::uint64_t);
+  if (size < least) bad("is no session, or was cut: it has ", size, " bytes, a session at least ", least);
+  file.read_at(0, std::as_writable_bytes(std::span(&h, 1)));
+  if (h.magic != SessionHeader::right_magic) bad("is no session");
+  if (h.version != SessionHeader::newest) bad("is a session of version ", h.version, "; version ", SessionHeader::newest, " can be read");
+  if (h.kv_bytes > size || least + h.n_tokens * std::uint64_t{4} + h.kv_bytes != size)
+    bad("is damaged or was cut: it has ", size, " bytes, which ", h.n_tokens, " tokens and ", h.kv_bytes, " bytes of KV do not fill");
+  check_whole(file);
+  if (h.fingerprint != core.fingerprint()) bad("is the session of another model");
+  if (h.kv_type != std::uint32_t(core.kv_type()))
+    bad("has KV of type ", name(DType(h.kv_type)), ", the engine of type ", name(core.kv_type()));
+  if (h.page_tokens != std::uint32_t(kv_page_tokens)) bad("has KV in pages of ", h.page_tokens, " tokens, the engine of ", kv_page_tokens);
+  if (h.n_tokens > std::uint32_t(core.max_context()))
+    throw Error(Errc::over_budget,
+                concat(file.path(), ": a session of ", h.n_tokens, " tokens does not fit a context of ", core.max_context()));
+  if (h.kv_bytes != core.kv_bytes(std::int32_t(h.n_tokens))) bad("has ", h.kv_bytes, " bytes of KV for ", h.n_tokens, " tokens");
+  return h;
+}
+
+void save_session(EngineCore& core, Conversation const& conversation, std::string const& path) {
+  SessionHeader h;
+  h.n_tokens = std::uint32_t(conversation.length());
+  h.fingerprint = core.fingerprint();
+  h.kv_type = std::uint32_t(core.kv_type());
+  h.kv_bytes = core.kv_bytes(conversation.length());
+  NewFile file(path);
+  file.write(std::as_bytes(std::span(&h, 1)));
+  file.write(std::as_bytes(conversation.tokens()));
+  core.export_kv(conversation.sequence(), [&](std::span<std::byte const> bytes) { file.write(bytes); });
+  std::uint64_t const sum = file.checksum();
+  file.write(std::as_bytes(std::span(&sum, 1)));
+  file.publish();
+}
+
+void load_session(EngineCore& core, std::string const& path, Conversation& into) {
+  expects(core.owns(into.sequence()), "the conversation belongs to another engine");
+  FileHandle const file = FileHandle::open(path);
+  SessionHeader const expected = check_session(core, file);
+  SessionReader reader(file);
+  SessionHeader h;
+  reader.read(std::as_writable_bytes(std::span(&h, 1)));
+  std::vector<std::int32_t> tokens(expected.n_tokens);
+  reader.read(std::as_writable_bytes(std::span(tokens)));
+  for (std::int32_t token : tokens) {
+    if (token < 0 || token >= core.config().vocab_size)
+      throw Error(Errc::bad_file, concat(path, ": token ", token, " is outside of a vocabulary of ", core.config().vocab_size));
+  }
+  Sequence sequence = std::move(into).release();
+  try {
+    core.import_kv(sequence, std::int32_t(tokens.size()), [&](std::span<std::byte> bytes) { reader.read(bytes); });
+    reader.check_sum();  // again: these are the bytes that are used
+  } catch (...) {
+    sequence.truncate(0);
+    into = Conversation(std::move(sequence));
+    throw;
+  }
+  into = Conversation(std::move(sequence), std::move(tokens));
+}
+
+}  // namespace tiered::detail

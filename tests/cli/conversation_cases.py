@@ -1,0 +1,242 @@
+"""Questions and conversations: templates, a terminal with someone at it, lines from a pipe."""
+
+import json
+import os
+import signal
+import stat
+
+from support import TINY, Case, Terminal, run
+
+__all__ = ["Questions", "Piped", "AtTerminal"]
+
+CHAT = ["-m", TINY, "--temp", "0", "-n", "6", "--ignore-eos"]
+
+
+def marked(*messages):
+    text = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in messages)
+    return text + "<|im_start|>assistant\n"
+
+
+class Questions(Case):
+    def raw(self, text, n=8):
+        return self.text("-p", text, "--no-escape", "-n", n, "--no-display-prompt")
+
+    def test_system_prompt(self):
+        expected = self.raw(marked(("system", "be brief"), ("user", "hi")))
+        file = self.folder / "system.txt"
+        file.write_text("be brief\n")
+        for args in [["-sys", "be brief"], ["--system-prompt", r"be\x20brief"], ["-sysf", file]]:
+            self.assertEqual(self.text("--chat", *args, "-p", "hi", "-n", "8"), expected)
+        self.check(run("-m", TINY, "--chat", "-sysf", self.folder / "none", "-p", "hi"), 3, "none")
+
+    def test_templates(self):
+        expected = self.text("--chat", "-p", "hi", "-n", "8")
+        self.assertEqual(self.text("--chat", "--chat-template", "chatml", "-p", "hi", "-n", "8"), expected)
+        source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+        file = self.folder / "template.jinja"
+        file.write_text(source)
+        for args in [["--chat-template", source], ["--chat-template-file", file]]:
+            self.assertEqual(self.text("--chat", *args, "-p", "hi", "-n", "8"), self.raw("user: hi\nA:"))
+        self.check(run("-m", TINY, "--chat", "--chat-template", "none_such", "-p", "hi"), 3, "none_such", "chatml")
+        file.write_text("{% include 'other' %}")
+        self.check(run("-m", TINY, "--chat", "--chat-template-file", file, "-p", "hi"), 4, "include")
+
+    def test_template_is_refused_with_a_way_on(self):
+        other = self.folder / "other.gguf"
+        data = TINY.read_bytes()
+        self.assertIn(b"{% for message in messages %}", data)
+        other.write_bytes(data.replace(b"{% for message in messages %}", b"{% fog message in messages %}"))
+        self.check(run("-m", other, "-p", "a", "--chat"), 4, "--chat", "fog", "Without --chat", "--chat-template")
+        self.check(run("-m", other, "-p", "a", "-n", "1"), 0)
+        self.assertEqual(self.text("--chat", "--chat-template", "chatml", "-p", "hi", "-n", "4", model=other), self.text("--chat", "-p", "hi", "-n", "4"))
+
+    def test_piped_question(self):
+        self.assertEqual(self.text("--chat", "-n", "8", stdin=b"hi\n"), self.text("--chat", "-p", "hi", "-n", "8"))
+
+
+class Piped(Case):
+    """-cnv without a terminal: a message a line."""
+
+    def test_later_turns_process_only_what_is_new(self):
+        result = run(*CHAT, "-cnv", "--stats", stdin=b"one\n\ntwo\n")
+        self.check(result, 0)
+        err = result.stderr.decode(errors="replace")
+        first = self.text("--chat", "-p", "one", "-n", "6", "--ignore-eos")[:-1]
+        prompt = marked(("user", "one"), ("assistant", os.fsdecode(first)), ("user", "two"))
+        second = self.text("-p", prompt, "--no-escape", "-n", "6", "--ignore-eos", "--no-display-prompt")
+        self.assertEqual(result.stdout, first + b"\n" + second)
+        self.assertEqual(err.count("more were there already"), 1)
+
+    def test_first_message_from_the_command_line(self):
+        both = run(*CHAT, "-cnv", stdin=b"one\ntwo\n").stdout
+        self.assertEqual(run(*CHAT, "-cnv", "-p", "one", stdin=b"two\n").stdout, both)
+        single = run(*CHAT, "-cnv", "-st", "-p", "one", stdin=b"two\n").stdout
+        self.assertEqual(single, self.text("--chat", "-p", "one", "-n", "6", "--ignore-eos"))
+        self.assertEqual(run(*CHAT, "-cnv", "-st", stdin=b"one\ntwo\n").stdout, single)
+
+    def test_lines_that_go_on(self):
+        expected = self.text("--chat", "-p", r"a\nb", "-n", "6", "--ignore-eos")
+        self.assertEqual(run(*CHAT, "-cnv", "-st", stdin=b"a\\\nb\n").stdout, expected)
+        self.assertEqual(run(*CHAT, "-cnv", "-st", "-mli", stdin=b"a\nb\\\nc").stdout, expected)
+        self.assertEqual(run(*CHAT, "-cnv", "-st", "-mli", stdin=b"a\nb/\nc").stdout, expected)
+        self.assertEqual(run(*CHAT, "-cnv", "-st", "-mli", stdin=b"a\nb").stdout, self.text("--chat", "-p", r"a\nb\n", "-n", "6", "--ignore-eos"))
+
+    def test_prefix_and_suffix_instead_of_a_template(self):
+        out = run(*CHAT, "-cnv", "-st", "--in-prefix", "Q: ", "--in-suffix", r"\nA:", "-sys", r"Talk.\n", stdin=b"hi\n").stdout
+        self.assertEqual(out, self.text("-p", r"Talk.\nQ: hi\nA:", "-n", "6", "--ignore-eos", "--no-display-prompt"))
+
+    def test_commands(self):
+        keep = self.folder / "kept"
+        answer = self.text("--chat", "-p", "one", "-n", "6", "--ignore-eos")
+        result = run(*CHAT, "-cnv", stdin=f"one\n/regen\n/save {keep}\n/clear\n/load {keep}\n/help\n/nonsense\n/stats\n/quit\nnever\n".encode())
+        self.assertEqual((result.returncode, result.stdout), (0, answer * 2))
+        for said in ["kept in", "a new conversation", "going on with 2 messages", "/regen", "there is no /nonsense", "tokens/s"]:
+            self.assertIn(said, result.stderr.decode(errors="replace"))
+        self.assertEqual(stat.S_IMODE(keep.stat().st_mode), 0o600)
+        messages = json.loads((self.folder / "kept.json").read_text())["messages"]
+        self.assertEqual([m["role"] for m in messages], ["user", "assistant"])
+        self.assertEqual(stat.S_IMODE((self.folder / "kept.json").stat().st_mode), 0o600)
+        system = run(*CHAT, "-cnv", stdin=b"/system be brief\none\n").stdout
+        self.assertEqual(system, self.text("--chat", "-sys", "be brief", "-p", "one", "-n", "6", "--ignore-eos"))
+        self.check(run(*CHAT, "-cnv", stdin=b"/load /nowhere/at/all\n"), 3, "/nowhere/at/all")
+
+    def test_session_between_runs(self):
+        file = self.folder / "state"
+        both = run(*CHAT, "-cnv", stdin=b"one\ntwo\n").stdout
+        first = run(*CHAT, "-cnv", "--session", file, stdin=b"one\n").stdout
+        second = run(*CHAT, "-cnv", "--session", file, "--stats", stdin=b"two\n")
+        self.assertEqual(first + second.stdout, both)
+        self.assertIn(b"more were there already", second.stderr)
+
+    def test_longer_than_the_context(self):
+        self.check(run(*CHAT, "-cnv", "-c", "64", stdin=b"x" * 80 + b"\n"), 5, "the context 64", "nothing was cut", "/clear")
+
+
+class AtTerminal(Case):
+    def chat(self, *args, **environment):
+        return Terminal(self, *CHAT, *args, **environment)
+
+    def edits(self):
+        return b"read by libedit" in run("--version").stdout
+
+    def test_is_a_conversation_where_there_is_a_template(self):
+        t = self.chat()
+        t.say("hello")
+        t.prompt()
+        t.type("\x04")
+        self.assertEqual(t.end(), 0)
+        self.assertIn(b"/help lists commands", t.shown)
+        raw = self.chat("-no-cnv")
+        raw.expect("end it with Ctrl-D")
+        raw.type("hello\n\x04")
+        self.assertEqual(raw.end(), 0)
+
+    def test_ctrl_c_stops_the_answer_only(self):
+        for way in [[], ["--simple-io"]]:
+            with self.subTest(way=way):
+                t = Terminal(self, "-m", TINY, "--temp", "0", "-c", "100000", "--ignore-eos", *way)
+                t.say("hello")
+                while len(t.shown) - t.seen < 200:
+                    self.assertTrue(t.read())
+                t.type("\x03")
+                t.expect("(stopped)")
+                t.say("/stats")
+                t.expect("by a signal")
+                t.say("/save " + str(self.folder / "kept"))
+                t.expect("kept in")
+                t.prompt()
+                t.type("\x03")
+                self.assertEqual(t.end(), 130)
+                messages = json.loads((self.folder / "kept.json").read_text())["messages"]
+                self.assertEqual([m["role"] for m in messages], ["user", "assistant"])
+                self.assertGreater(len(messages[1]["content"]), 20)
+
+    def test_ctrl_d_while_an_answer_is_written(self):
+        t = self.chat()
+        t.say("hello")
+        t.type("\x04")
+        self.assertEqual(t.end(), 0)
+
+    def test_sigterm_ends_a_conversation(self):
+        t = self.chat()
+        t.prompt()
+        os.kill(t.pid, signal.SIGTERM)
+        self.assertEqual(t.end(), 143)
+
+    def test_errors_leave_it_usable(self):
+        t = self.chat("-c", "64")
+        t.say("x" * 80)
+        t.expect("nothing was cut")
+        t.say("/load /nowhere/at/all")
+        t.expect("error: ")
+        t.say("hello")
+        t.say("/quit")
+        self.assertEqual(t.end(), 0)
+
+    def test_single_turn(self):
+        t = self.chat("-st")
+        t.say("hello")
+        self.assertEqual(t.end(), 0)
+
+    def test_editing_and_history(self):
+        if not self.edits():
+            self.skipTest("built without a line editor")
+        t = self.chat()
+        t.say("helo\x1b[Dl")  # to the left, and what was forgotten
+        t.prompt()
+        t.type("\x1b[A\r")  # the same again
+        t.say("/save " + str(self.folder / "kept"))
+        t.expect("kept in")
+        t.say("Gr\u00fc\u00dfe, \u65e5\u672c\u8a9e")
+        t.say("\x1b[200~two\rlines\tand a tab\x1b[201~")
+        t.say("/save " + str(self.folder / "more"))
+        t.expect("kept in")
+        t.prompt()
+        t.type("\x04")
+        self.assertEqual(t.end(), 0)
+        typed = [m["content"] for m in json.loads((self.folder / "kept.json").read_text())["messages"] if m["role"] == "user"]
+        self.assertEqual(typed, ["hello", "hello"])
+        typed = [m["content"] for m in json.loads((self.folder / "more.json").read_text())["messages"] if m["role"] == "user"]
+        self.assertEqual(typed[2:], ["Gr\u00fc\u00dfe, \u65e5\u672c\u8a9e", "two\nlines\tand a tab"])
+        history = self.folder / "state" / "tiered" / "history"
+        self.assertEqual(stat.S_IMODE(history.stat().st_mode), 0o600)
+        later = self.chat()
+        later.prompt()
+        later.type("\x1b[A\x1b[A\x1b[A\r")  # past /save, the pasted lines, and the greeting
+        later.say("/save " + str(self.folder / "later"))
+        later.expect("kept in")
+        later.say("/quit")
+        self.assertEqual(later.end(), 0)
+        self.assertEqual(json.loads((self.folder / "later.json").read_text())["messages"][0]["content"][:2], "Gr")
+
+    def test_what_is_typed_is_thrown_away_by_ctrl_c(self):
+        if not self.edits():
+            self.skipTest("built without a line editor")
+        t = self.chat()
+        t.prompt()
+        t.type("abc")
+        t.expect("abc")
+        t.type("\x03")
+        t.prompt()
+        t.type("\x04")
+        self.assertEqual(t.end(), 0)
+
+    def test_no_history_without_a_terminal_or_with_simple_io(self):
+        state = self.folder / "state"
+        result = run(*CHAT, "-cnv", stdin=b"one\n", env={"XDG_STATE_HOME": str(state)})
+        self.assertEqual((result.returncode, state.exists()), (0, False))
+        t = self.chat("--simple-io")
+        t.say("one")
+        t.prompt()
+        t.type("\x04")
+        self.assertEqual((t.end(), state.exists()), (0, False))
+        self.assertNotIn(b"\x1b[1;32m", t.shown)
+
+    def test_colours(self):
+        for args, expected in [(["--color", "on", "--simple-io"], False), ([], self.edits()), (["--color", "off"], False)]:
+            t = self.chat(*args)
+            t.prompt()
+            t.type("\x04")
+            self.assertEqual(t.end(), 0)
+            self.assertEqual(b"\x1b[1;32m" in t.shown, expected, args)
+
