@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "at_the_end.hpp"
 #include "catch.hpp"
 #include "cpu_cases.hpp"
 #include "emulated_tiles.hpp"
@@ -13,11 +14,6 @@
 #if defined(__x86_64__)
 
 #include <cpuid.h>
-#if defined(__linux__)
-#include <sys/mman.h>
-#include <unistd.h>
-#endif
-
 #include "tiered/kernels/cpu/amx.hpp"
 
 using namespace tiered_test;
@@ -224,7 +220,7 @@ TEST_CASE("AMX products equal the documented arithmetic bit for bit, around ever
     }
   }
   PanelCase const c(DType::f16, 300, 150, 100, 8);  // many tiles, and stretches of 64
-  CHECK(n_different(multiply<EmulatedTiles, amx::Blocking{64, 32, 64, false, false}>(c, true), c.documented(true)) == 0);
+  CHECK(n_different(multiply<EmulatedTiles, amx::Blocking{64, 32, 64}>(c, true), c.documented(true)) == 0);
   CHECK(EmulatedTiles::n_faults == 0);
   CHECK_FALSE(EmulatedTiles::in_use());
 }
@@ -246,31 +242,6 @@ TEST_CASE("an AMX tile writes its own rows and tokens only", "[amx]") {
 }
 
 #if defined(__linux__)
-namespace {
-
-/// A copy of bytes that ends where memory ends.
-class AtTheEnd {
- public:
-  explicit AtTheEnd(std::vector<std::byte> const& bytes) : page_(std::size_t(::sysconf(_SC_PAGESIZE))) {
-    room_ = (bytes.size() + page_ - 1) / page_ * page_;
-    void* const memory = ::mmap(nullptr, room_ + page_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(memory != MAP_FAILED);
-    base_ = static_cast<std::byte*>(memory);
-    REQUIRE(::mprotect(base_ + room_, page_, PROT_NONE) == 0);
-    begin_ = base_ + room_ - bytes.size();
-    std::memcpy(begin_, bytes.data(), bytes.size());
-  }
-  AtTheEnd(AtTheEnd const&) = delete;
-  AtTheEnd& operator=(AtTheEnd const&) = delete;
-  ~AtTheEnd() { ::munmap(base_, room_ + page_); }
-  std::byte const* begin() const { return begin_; }
-
- private:
-  std::size_t page_, room_ = 0;
-  std::byte *base_ = nullptr, *begin_ = nullptr;
-};
-
-}  // namespace
 
 TEST_CASE("AMX products read nothing after the end of weights and activations", "[amx]") {
   if (skipped()) return;

@@ -62,8 +62,8 @@ TEST_CASE("a product reads nothing beyond its weights and activations") {
       DType const activation = cpu.table().activation[std::uint32_t(type)];
       if (activation == DType::act_bf16) continue;  // panels, not rows
       std::int32_t const elems = std::int32_t(std::max<std::uint64_t>(block_elems(type), 16));
-      for (std::int32_t const n_blocks : {1, 2, 3, 15, 16, 17, 33}) {
-        for (std::int32_t const rows : {1, 3, 16}) {
+      for (std::int32_t const n_blocks : {1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15, 16, 17, 22, 33, 45}) {
+        for (std::int32_t const rows : {1, 3, 4, 16}) {
           for (std::int32_t const n_tokens : {1, 3, 9}) {
             INFO(name(isa) << ' ' << name(type) << ": " << rows << " x " << n_blocks * elems << ", " << n_tokens << " tokens");
             Inputs const in(type, activation, n_blocks * elems, rows, n_tokens, 5);
@@ -89,7 +89,8 @@ TEST_CASE("products of long rows are the same with one token or many") {
     for (DType const type : all_formats()) {
       DType const activation = cpu.table().activation[std::uint32_t(type)];
       if (activation == DType::act_bf16) continue;  // panels, not rows
-      for (std::int32_t const dim : {3 * 256, 4096 + 256, 35 * 1024}) {
+      for (std::int32_t const dim : {5 * 32, 18 * 32, 22 * 32, 3 * 256, 29 * 32, 4096 + 256, 35 * 1024}) {
+        if (dim % std::int32_t(block_elems(type)) != 0) continue;
         INFO(name(isa) << ' ' << name(type) << ", rows of " << dim);
         std::int32_t const rows = 21, n_tokens = 19;
         Inputs const in(type, activation, dim, rows, n_tokens, 6);

@@ -45,10 +45,6 @@ class EmulatedTiles {
       std::memcpy(state.tiles[tile][r], static_cast<std::byte const*>(from) + r * stride, state.config.row_bytes[tile]);
   }
   template <int tile>
-  static void load_once(void const* from, std::int64_t stride) {
-    load<tile>(from, stride);
-  }
-  template <int tile>
   static void store(void* to, std::int64_t stride) {
     static_assert(tile >= 0 && tile < 8);
     fault_if(state.config.rows[tile] == 0);
@@ -82,25 +78,6 @@ class EmulatedTiles {
       _mm512_store_ps(state.tiles[sum][m], _mm512_maskz_mov_ps(present, _mm512_add_ps(before, _mm512_add_ps(even, odd))));
     }
     _mm_setcsr(mode);
-  }
-
-  template <int sum, int a, int b, bool signed_b>
-  static void multiply_bytes() {
-    static_assert(sum != a && sum != b && a != b);
-    TileConfig const& config = state.config;
-    fault_if(config.rows[sum] != config.rows[a] || config.row_bytes[sum] != config.row_bytes[b] ||
-             config.row_bytes[a] != 4 * config.rows[b] || config.rows[sum] == 0 || config.rows[b] == 0);
-    for (int m = 0; m < config.rows[sum]; ++m) {
-      for (int n = 0; n < config.row_bytes[sum] / 4; ++n) {
-        std::int32_t total;
-        std::memcpy(&total, state.tiles[sum][m] + 4 * n, 4);
-        for (int k = 0; k < config.row_bytes[a]; ++k) {
-          auto const right = std::uint8_t(state.tiles[b][k / 4][4 * n + k % 4]);
-          total += std::int8_t(state.tiles[a][m][k]) * (signed_b ? std::int8_t(right) : right);
-        }
-        std::memcpy(state.tiles[sum][m] + 4 * n, &total, 4);
-      }
-    }
   }
 
   /// Of all threads since the program began.

@@ -1,8 +1,7 @@
-/// The kernels for AMX: products on tiles, of bfloat16 or of bytes; all else as for AVX-512.
+/// The kernels for AMX: 16-bit floats on tiles of bfloat16; all else as for AVX-512.
 #pragma once
 
 #include "tiered/kernels/cpu/avx512.hpp"
-#include "tiered/kernels/cpu/bytes_amx.hpp"
 #include "tiered/kernels/cpu/make_table.hpp"
 #include "tiered/kernels/cpu/matmul_amx.hpp"
 #include "tiered/kernels/cpu/panels_amx.hpp"
@@ -16,13 +15,8 @@ struct KernelsOn : avx512::Kernels {
   static constexpr char const* name = "amx";
   template <class F>
   static constexpr ProductKernel product() {
-    if constexpr (F::block_elems > 1) {
-      ProductKernel kernel = avx512::Kernels::product<F>();
-      kernel.tile = &byte_tile<F, Tiles>;
-      kernel.most_rows = ByteBlocking{}.rows;
-      kernel.most_tokens = ByteBlocking{}.tokens;
-      return kernel;
-    } else if constexpr (panel_activation(F::dtype) != DType::act_bf16) {
+    if constexpr (panel_activation(F::dtype) != DType::act_bf16) {
+      // Weights in blocks too: tiles of bytes, with scales for every 32 elements, were built and measured, and are no faster than VNNI.
       return avx512::Kernels::product<F>();
     } else {
       ProductKernel kernel{&panel_tile<F, Tiles>, panel_activation(F::dtype)};

@@ -86,8 +86,8 @@ template <class F>
 
 /// Adds the products of 512 weights to the lanes of n tokens. x: the group of the first token, those of others `stride` apart.
 ///
-/// Instructions for each weight in the loop of one token, with g++ 12: 0.14 Q4_0, Q4_1, Q4_K, IQ4_XS; 0.16 IQ4_NL, MXFP4, Q8_0, Q2_K;
-/// 0.19 Q5_K; 0.21 Q3_K, Q6_K; 0.24 Q5_0, Q5_1; each further token 0.05, where scales are for 16 weights 0.085. The least possible
+/// Instructions for each weight in the loop of one token, with g++ 12: 0.14 Q4_0, Q4_1, Q4_K, IQ4_XS, Q2_K; 0.16 IQ4_NL, MXFP4, Q8_0;
+/// 0.18 Q3_K; 0.19 Q5_K; 0.21 Q6_K; 0.24 Q5_0, Q5_1; each further token 0.05, where scales are for 16 weights 0.085. The least possible
 /// for 4 bits is 0.09: of 512 weights 8 products, 4 loads, 12 to split nibbles, 9 to add lanes, 4 for scales, 5 fetches, 3 of the loop.
 template <class F, int n>
 [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] inline void add_group(std::byte const* p, Group<F> const* x,
@@ -150,10 +150,10 @@ template <int n>
   return _mm_add_ps(_mm_add_ps(two, _mm512_extractf32x4_ps(sum, 2)), _mm512_extractf32x4_ps(sum, 3));
 }
 
-/// How far ahead of their use weights are fetched, also across the ends of rows. GB/s of one Zen 4 core from DRAM for 256, 512, 1024,
-/// 2048, 4096 bytes, while others loaded the machine: Q4_0 17.1 16.2 15.7 16.1 16.6, Q6_K 19.7 17.5 16.5 16.2 14.9. Further than the
-/// best, as cores that share their memory wait longer for it.
-inline constexpr int fetch_ahead_bytes = 512;
+/// How far ahead of their use weights are fetched, also across the ends of rows. GB/s of one Zen 4 core from DRAM for 512 and 2048
+/// bytes, while others loaded the machine: Q4_1 in rows of 576 16.7, 17.4; Q6_K and Q4_K of 768 16.6 and 17.6, 18.9 and 18.7; Q2_K and
+/// Q3_K of 4096 13.6 and 15.5, 16.1 and 16.6.
+inline constexpr int fetch_ahead_bytes = 2048;
 
 /// The lanes of n tokens for n_groups groups of a row. x: the groups of a token, those of others `stride` apart.
 template <class F, int n>
@@ -183,18 +183,19 @@ struct RowEnds {
 
   explicit RowEnds(std::int64_t bytes) : n_parts(int((bytes + part_bytes - 1) / part_bytes)) {
     std::int64_t const last_bytes = bytes - (n_parts - 1) * part_bytes;
-    for (int i = 0; i < loads; ++i) {
-      std::int64_t const left = last_bytes - 64 * i;
-      last[i] = left >= 64 ? ~__mmask64{0} : left > 0 ? (__mmask64{1} << left) - 1 : 0;
-    }
+    for (int i = 0; i < loads; ++i) last[i] = bytes_below(last_bytes - 64 * i);
   }
 
-  /// Those of row i; of 0, 1, 2, 3, in this order.
+  /// Those of row i; of 0, 1, 2, 3, in this order. After the groups of the row: read before them, out of the order in which they lie,
+  /// they cost rows of 768 from DRAM a third of their speed.
   [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] void copy(std::byte const* p, int i) {
     int part = 0;
     for (; parts > 2 && part < n_parts - 1; ++part, p += part_bytes) {
 #pragma GCC unroll 4
-      for (int at = 0; at < part_bytes; at += 64) store(part, i, at, _mm512_loadu_si512(p + at));
+      for (int at = 0; at < part_bytes; at += 64) {
+        store(part, i, at, _mm512_maskz_loadu_epi8(bytes_below(part_bytes - at), p + at));
+        _mm_prefetch(reinterpret_cast<char const*>(p) + at + fetch_ahead_bytes, _MM_HINT_T0);
+      }
     }
     if (part == n_parts) return;
 #pragma GCC unroll 4
@@ -226,6 +227,7 @@ struct RowEnds {
   }
 
 private:
+  static constexpr __mmask64 bytes_below(std::int64_t n) { return n >= 64 ? ~__mmask64{0} : n > 0 ? (__mmask64{1} << n) - 1 : 0; }
   [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] void store(int part, int i, int at, __m512i bytes) {
     _mm512_storeu_si512(groups[parts == 4 ? part : i / 2] + i % parts * part_bytes + at, bytes);
   }
@@ -243,7 +245,8 @@ template <class F, int n>
   Group<F> x[n * most_groups];
   std::int64_t const row_bytes = std::int64_t(p.dim / F::block_elems) * F::block_bytes;
   for (std::int32_t k = 0; k < p.dim; k += most_elems) {
-    std::int32_t const elems = std::min(most_elems, p.dim - k), n_stretches = (elems + stretch_elems - 1) / stretch_elems, n_groups = elems / 512;
+    std::int32_t const elems = std::min(most_elems, p.dim - k), n_stretches = (elems + stretch_elems - 1) / stretch_elems;
+    std::int32_t const n_groups = elems / 512;
     std::int64_t const ends_at = std::int64_t(n_groups) * Unpack<F>::bytes;
     RowEnds<F> ends(std::int64_t(elems / F::block_elems) * F::block_bytes - ends_at);
     for (int t = 0; t < n; ++t) {
@@ -255,10 +258,10 @@ template <class F, int n>
       __m512 sums[most_stretches][4][n];
       for (std::int32_t i = 0; i < 4; ++i) {
         std::byte const* const row = w + std::min(r + i, rows.end - 1) * row_bytes;  // the last one again where there is none
-        ends.copy(row + ends_at, i);
         for (std::int32_t s = 0; s < n_stretches; ++s)
           multiply_groups<F, n>(row + s * stretch_bytes, std::min(stretch_groups, n_groups - s * stretch_groups), x + s * stretch_groups,
                                 most_groups, sums[s][i]);
+        ends.copy(row + ends_at, i);
       }
       auto& last = sums[n_stretches - 1];
       if (Unpack<F>::parts == 2 && ends.n_parts > 0) ends.add(x + n_groups, most_groups, last);

@@ -185,6 +185,8 @@ template <class U, int n>
 }
 
 /// Adds block `block` of the stretch, at `place` of the panel.
+/// For 4 tokens and 2048 products 243 instructions with 4 bits, 250 with minima; 262 to 267 with 5 bits; 280 to 313 with scales for 16
+/// weights; 401 with signed weights. The least with 4 bits: 176 for products, their operands and sums, 40 for scales and floats.
 template <class U, int n>
 [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline void add_block(Panel<U> const& panel, Columns<U, n> const& columns,
                                                                            std::int32_t place, std::int32_t block, __m256 (&lane)[n][2]) {
@@ -277,7 +279,8 @@ void multiply_panels(Product const& p, Panel<U> const* panels, Range rows, std::
   }
 }
 
-/// Rows of a panel, tokens that meet it at once, and rows whose panels are kept while the tokens pass.
+/// Rows of a panel, tokens that meet it at once, and rows whose panels are kept while the tokens pass: 150 KB of stack, 290 with signed
+/// weights, in a second-level cache.
 inline constexpr std::int32_t kept_rows = 32, panel_height = 16, panel_width = 4;
 
 template <class F>

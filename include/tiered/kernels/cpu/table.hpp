@@ -79,8 +79,8 @@ inline bool available(Isa isa) {
     case Isa::avx512:
       return available(Isa::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
-    case Isa::amx:  // leaf 7, EDX: bit 22 bfloat16 products, 24 tiles, 25 8-bit products; subleaf 1, EAX bit 5: AVX-512 with bfloat16
-      if (!available(Isa::avx512) || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d >> 22 & d >> 24 & d >> 25 & 1) == 0) return false;
+    case Isa::amx:  // leaf 7, EDX: bit 22 bfloat16 products, 24 tiles; subleaf 1, EAX bit 5: AVX-512 with bfloat16
+      if (!available(Isa::avx512) || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d >> 22 & d >> 24 & 1) == 0) return false;
       return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 5 & 1) != 0 && detail::may_use_tiles();
   }
 #endif

@@ -32,11 +32,6 @@ struct HardwareTiles {
   [[gnu::target("amx-tile"), gnu::always_inline]] static inline void load(void const* from, std::int64_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(tile) : "memory");
   }
-  /// The same for what is not read again soon: a hint to keep it out of the first-level cache.
-  template <int tile>
-  [[gnu::target("amx-tile"), gnu::always_inline]] static inline void load_once(void const* from, std::int64_t stride) {
-    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(tile) : "memory");
-  }
   template <int tile>
   [[gnu::target("amx-tile"), gnu::always_inline]] static inline void store(void* to, std::int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(tile) : "memory");
@@ -45,15 +40,6 @@ struct HardwareTiles {
   template <int sum, int a, int b>
   [[gnu::target("amx-tile,amx-bf16"), gnu::always_inline]] static inline void multiply() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));
-  }
-  /// TDPBSSD or TDPBSUD: sum[m][n] += the products over k of the bytes a[m][k], signed, and b[k / 4][4n + k % 4], signed or unsigned.
-  template <int sum, int a, int b, bool signed_b>
-  [[gnu::target("amx-tile,amx-int8"), gnu::always_inline]] static inline void multiply_bytes() {
-    if constexpr (signed_b) {
-      asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));
-    } else {
-      asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));
-    }
   }
 };
 
