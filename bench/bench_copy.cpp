@@ -47,9 +47,10 @@ Seconds measure(int repeats, Body const& body) {
 
 void print_line(std::string const& bench, std::string const& fields, Seconds s, double per) {
   char const* const commit = std::getenv("TIERED_COMMIT");
-  std::printf("{\"bench\": \"%s\", %s, \"best_ns\": %.1f, \"median_ns\": %.1f, \"device\": \"cpu, %u threads\", \"seed\": 0, \"commit\": \"%s\"}\n",
-              bench.c_str(), fields.c_str(), s.best / per * 1e9, s.median / per * 1e9, std::thread::hardware_concurrency(),
-              commit != nullptr ? commit : "unknown");
+  std::printf(
+      "{\"bench\": \"%s\", %s, \"best_ns\": %.1f, \"median_ns\": %.1f, \"device\": \"cpu, %u threads\", \"seed\": 0, \"commit\": \"%s\"}\n",
+      bench.c_str(), fields.c_str(), s.best / per * 1e9, s.median / per * 1e9, std::thread::hardware_concurrency(),
+      commit != nullptr ? commit : "unknown");
   std::fflush(stdout);
 }
 
@@ -69,8 +70,9 @@ void bench_copies(char const* engine_name, char const* pair, Engine& engine, Buf
         }
         for (Ticket ticket : tickets) engine.wait(ticket);
       });
-      std::string const fields = tiered::concat("\"engine\": \"", engine_name, "\", \"tiers\": \"", pair, "\", \"bytes\": ", bytes,
-                                                ", \"depth\": ", depth, ", \"best_gb_per_s\": ", double(bytes * n_copies) / seconds.best * 1e-9);
+      std::string const fields =
+          tiered::concat("\"engine\": \"", engine_name, "\", \"tiers\": \"", pair, "\", \"bytes\": ", bytes, ", \"depth\": ", depth,
+                         ", \"best_gb_per_s\": ", double(bytes * n_copies) / seconds.best * 1e-9);
       print_line("copy", fields, seconds, double(n_copies));
     }
   }
@@ -81,25 +83,31 @@ void bench_lanes() {
   auto const lanes = LaneSet::threads();
   LaneSet::Lane const a = lanes->open("a"), b = lanes->open("b");
   constexpr int n_tasks = 500, n_hand_overs = 100;
-  print_line("lane", "\"what\": \"task\"", measure(101, [&] {
-               for (int i = 0; i < n_tasks; ++i) lanes->submit(a, [] {});
-               lanes->synchronize(a);
-             }),
+  print_line("lane", "\"what\": \"task\"",
+             measure(101,
+                     [&] {
+                       for (int i = 0; i < n_tasks; ++i) lanes->submit(a, [] {});
+                       lanes->synchronize(a);
+                     }),
              n_tasks);
-  print_line("lane", "\"what\": \"hand-over between two lanes\"", measure(101, [&] {
-               for (int i = 0; i < n_hand_overs / 2; ++i) {
-                 lanes->submit(a, [] {});
-                 lanes->wait_for(b, lanes->record(a));
-                 lanes->submit(b, [] {});
-                 lanes->wait_for(a, lanes->record(b));
-               }
-               lanes->synchronize(a);
-             }),
+  print_line("lane", "\"what\": \"hand-over between two lanes\"",
+             measure(101,
+                     [&] {
+                       for (int i = 0; i < n_hand_overs / 2; ++i) {
+                         lanes->submit(a, [] {});
+                         lanes->wait_for(b, lanes->record(a));
+                         lanes->submit(b, [] {});
+                         lanes->wait_for(a, lanes->record(b));
+                       }
+                       lanes->synchronize(a);
+                     }),
              n_hand_overs);
-  print_line("lane", "\"what\": \"submit and wait\"", measure(101, [&] {
-               lanes->submit(a, [] {});
-               lanes->synchronize(a);
-             }),
+  print_line("lane", "\"what\": \"submit and wait\"",
+             measure(101,
+                     [&] {
+                       lanes->submit(a, [] {});
+                       lanes->synchronize(a);
+                     }),
              1);
 }
 

@@ -1,22 +1,27 @@
 /// How fast the CPU's kernels run, each beside what the same machine reads from memory, and multiplies, in the same run.
 ///
-/// Few tokens should take as long as reading the weights ("of read" near 100 %), many as long as the multiplications ("of peak": of f32
-/// multiply-adds; products of 8-bit integers and bfloat16 have units of their own and can be above 100 %). Weights and pages of keys and
-/// values lie in memory larger than the caches; activations of few tokens do not, so their ops can be above 100 % too.
+/// Few tokens should take as long as reading the weights ("of read" near 100 %), many as long as the multiplications ("of peak": of
+/// bfloat16 tiles where the product is made in them, else of f32 multiply-adds; products of 8-bit integers, and of bfloat16 without tiles,
+/// have units of their own and can be above 100 %). Weights and pages of keys and values lie in memory larger than the caches; activations
+/// of few tokens do not, so their ops can be above 100 % too.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "amx_peak.hpp"
 #include "kernels/measure.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/peak.hpp"
 #include "kernels/products.hpp"
-#include "tiered/profile/read_rate.hpp"
 #include "tiered/core/units.hpp"
+#include "tiered/profile/read_rate.hpp"
 
 int main(int argc, char** argv) {
   using namespace tiered;
@@ -26,13 +31,14 @@ int main(int argc, char** argv) {
   std::string isa_name, json_path;
   bool f32 = false;
   bench::Choice choice;
-  std::vector<std::string> const ops = {"matmul", "matmul_set", "gated_matmul", "experts", "rms_norm", "quantize",  "gated",   "add",
-                                        "gather", "rope",       "route",        "combine", "embed",    "attention", "kv_write"};
+  std::vector<std::string> const ops = {"matmul", "matmul_set", "gated_matmul", "experts",        "rms_norm", "quantize",
+                                        "gated",  "add",        "gather",       "rope",           "route",    "combine",
+                                        "embed",  "attention",  "kv_write",     "merge_attention"};
   app.add_option("--op", choice.ops, "these ops only")->check(CLI::IsMember(ops));
   app.add_option("--format", choice.formats, "these types of weights, or of keys and values, only: q4_k");
   app.add_option("--tokens", choice.tokens, "rows of activations, one number or several")->check(CLI::Range(1, 65536));
   app.add_option("--dim", choice.dim, "elements of a row, a multiple of 256")->check(CLI::Range(256, 65536));
-  app.add_option("-t,--threads", n_threads, "threads; 0: one for each core that may be used");
+  app.add_option("-t,--threads", n_threads, "threads; 0: one for each core that may be used")->check(CLI::NonNegativeNumber);
   app.add_option("--isa", isa_name, "default: the best one of this machine")->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
   app.add_option("--mib", mebibytes, "size of the weights")->check(CLI::Range(16, 65536));
   app.add_option("--json", json_path, "write the results to this file too");
@@ -51,8 +57,10 @@ int main(int argc, char** argv) {
     bench::Bench b{cpu, choice, bench::random_bytes(mebibytes * MiB)};
     b.read_bytes_per_s = tiered::read_rate(cpu.team(), std::vector<std::span<std::byte const>>{b.memory}, 0.5);
     b.peak_flop_per_s = bench::peak_rate(cpu.team(), *options.isa);
-    fmt::print("{}, {} threads; {} of memory is read at {:.1f} GB/s; f32 multiply-adds: {:.1f} GFLOP/s\n", cpu.kernels().name,
-               cpu.n_threads(), format_bytes(b.memory.size()), b.read_bytes_per_s / 1e9, b.peak_flop_per_s / 1e9);
+    if (options.isa == Isa::amx) b.tile_flop_per_s = amx_bf16_flops(cpu.team());
+    std::string const tiles = b.tile_flop_per_s > 0 ? fmt::format("; bfloat16 tiles: {:.1f} GFLOP/s", b.tile_flop_per_s / 1e9) : "";
+    fmt::print("{}, {} threads; {} of memory is read at {:.1f} GB/s; f32 multiply-adds: {:.1f} GFLOP/s{}\n", cpu.kernels().name,
+               cpu.n_threads(), format_bytes(b.memory.size()), b.read_bytes_per_s / 1e9, b.peak_flop_per_s / 1e9, tiles);
     b.print_heading();
     bench::bench_products(b);
     bench::bench_ops(b);

@@ -2,11 +2,16 @@
 ///
 /// For each prompt length: a prompt of random tokens, then tokens behind it, one at a time, also random, as other benches draw
 /// them. Of several runs the best one counts, for everybody: what disturbs a run only ever makes it slower.
+///
+/// "of read": of the rate at which memory is read. "of peak": of what AMX tiles of bfloat16 do where the kernels use them, else of f32
+/// multiply-adds; products of 8-bit integers have units of their own and can be above 100 %.
 #include <algorithm>
-#include <chrono>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,7 +22,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "amx_peak.hpp"
+#include "kernels/peak.hpp"
 #include "model/peer.hpp"
+#include "tiered/kernels/args.hpp"
 #include "tiered/profile/read_rate.hpp"
 #include "tiered/sim/split_mix.hpp"
 #include "tiered/tiered.hpp"
@@ -26,8 +34,6 @@ namespace {
 
 using namespace bench;
 using nlohmann::json;
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 struct Options {
   std::string model, json_file;
@@ -39,14 +45,18 @@ struct Options {
 };
 
 /// Bytes that a decoded token reads: every matrix it goes through, the experts it is routed to, and the keys and values behind it.
-double bytes_per_token(tiered::ShardTable const& table, tiered::DType kv_type, double context) {
+double bytes_per_token(tiered::Transformer const& model, tiered::DType kv_type, double context) {
+  tiered::ShardTable const table = model.table();
   double bytes = 0;
   for (tiered::Shard const& s : table.shards) {
     if (s.kind != tiered::ShardKind::embedding) bytes += double(s.bytes) * s.use_probability;
   }
-  for (tiered::LayerState const& state : table.states) {
+  for (std::size_t l = 0; l < table.states.size(); ++l) {
+    tiered::LayerState const& state = table.states[l];
+    if (state.elems_per_token == 0) continue;
+    tiered::AttentionConfig const& a = model.config().layers.at(l).attention;
     double const seen = state.window > 0 ? std::min(context, double(state.window)) : context;
-    bytes += seen * double(tiered::row_bytes(kv_type, state.elems_per_token));
+    bytes += seen * 2.0 * a.n_kv_heads * double(tiered::kv_row_bytes(kv_type, a.head_dim));
   }
   return bytes;
 }
@@ -97,15 +107,21 @@ struct Result {
   int n_threads = 0, n_prompt = 0;
   std::string kernels;
   Speed ours;
-  double read_rate = 0, token_bytes = 0, prompt_flops = 0;
+  char const* unit = "";           ///< what `peak` is of
+  double read_rate = 0, peak = 0;  ///< of these threads: bytes, operations per second
+  double token_bytes = 0, prompt_flops = 0;
+
+  std::string share_of_peak(double prefill) const {
+    return peak > 0 ? fmt::format("{:.0f}%", 100 * prefill * prompt_flops / peak) : std::string("-");
+  }
   std::vector<std::optional<Speed>> peers;
 };
 
 void print(Result const& r, Options const& o) {
   double const bound = r.read_rate / r.token_bytes;
-  fmt::print("{:>7} {:>7} {:>6} {:<24} {:>10.1f} {:>9.2f} {:>10.2f} {:>8.1f} {:>7.0f}%\n", r.n_threads, r.n_prompt, o.n_decode,
-             fmt::format("tiered ({})", r.kernels), r.ours.prefill, r.ours.prefill * r.prompt_flops / 1e12, r.ours.decode,
-             r.ours.decode * r.token_bytes / 1e9, 100 * r.ours.decode / bound);
+  fmt::print("{:>7} {:>7} {:>6} {:<24} {:>10.1f} {:>9.2f} {:>8} {:>10.2f} {:>8.1f} {:>7.0f}%\n", r.n_threads, r.n_prompt, o.n_decode,
+             fmt::format("tiered ({})", r.kernels), r.ours.prefill, r.ours.prefill * r.prompt_flops / 1e12, r.share_of_peak(r.ours.prefill),
+             r.ours.decode, r.ours.decode * r.token_bytes / 1e9, 100 * r.ours.decode / bound);
   for (std::size_t i = 0; i < r.peers.size(); ++i) {
     std::string const name = o.peers[i].substr(o.peers[i].find_last_of('/') + 1);
     if (!r.peers[i]) {
@@ -113,52 +129,78 @@ void print(Result const& r, Options const& o) {
       continue;
     }
     Speed const p = *r.peers[i];
-    fmt::print("{:>22} {:<24} {:>10.1f} {:>9.2f} {:>10.2f} {:>8.1f} {:>7.0f}%   tiered is {:.2f}x, {:.2f}x\n", "", name, p.prefill,
-               p.prefill * r.prompt_flops / 1e12, p.decode, p.decode * r.token_bytes / 1e9, 100 * p.decode / bound,
-               r.ours.prefill / p.prefill, p.decode > 0 ? r.ours.decode / p.decode : 0.0);
+    fmt::print("{:>22} {:<24} {:>10.1f} {:>9.2f} {:>8} {:>10.2f} {:>8.1f} {:>7.0f}%   tiered is {:.2f}x, {:.2f}x\n", "", name, p.prefill,
+               p.prefill * r.prompt_flops / 1e12, r.share_of_peak(p.prefill), p.decode, p.decode * r.token_bytes / 1e9,
+               100 * p.decode / bound, r.ours.prefill / p.prefill, p.decode > 0 ? r.ours.decode / p.decode : 0.0);
   }
   std::fflush(stdout);
 }
 
 json to_json(Result const& r, Options const& o) {
   auto const speed = [](Speed const& s) { return json{{"prefill_tokens_per_s", s.prefill}, {"decode_tokens_per_s", s.decode}}; };
-  json j{{"threads", r.n_threads},         {"prompt", r.n_prompt},      {"decoded", o.n_decode},
-         {"kernels", r.kernels},           {"tiered", speed(r.ours)},   {"read_bytes_per_s", r.read_rate},
-         {"bytes_per_token", r.token_bytes}, {"flops_per_prompt_token", r.prompt_flops}};
-  for (std::size_t i = 0; i < r.peers.size(); ++i) j["peers"].push_back({{"path", o.peers[i]}, {"speed", r.peers[i] ? speed(*r.peers[i]) : json()}});
+  json j{{"threads", r.n_threads},
+         {"prompt", r.n_prompt},
+         {"decoded", o.n_decode},
+         {"kernels", r.kernels},
+         {"kv_type", o.kv_type},
+         {"tiered", speed(r.ours)},
+         {"read_bytes_per_s", r.read_rate},
+         {"peak_flop_per_s", r.peak},
+         {"peak_of", r.unit},
+         {"bytes_per_token", r.token_bytes},
+         {"flops_per_prompt_token", r.prompt_flops}};
+  for (std::size_t i = 0; i < r.peers.size(); ++i)
+    j["peers"].push_back({{"path", o.peers[i]}, {"speed", r.peers[i] ? speed(*r.peers[i]) : json()}});
   return j;
 }
 
-/// An engine for one thread count, and all prompt lengths on it.
-void measure(std::shared_ptr<tiered::Transformer const> const& model, int n_threads, Options const& o, std::vector<Result>& results) {
+/// What these kernels' units for products do at most: AMX tiles of bfloat16, else multiply-adds of f32 (0: not known).
+void measure_peak(tiered::Team& team, tiered::Isa isa, Result& r) {
+  double const tiles = isa == tiered::Isa::amx ? amx_bf16_flops(team) : 0;
+  r.unit = tiles > 0 ? "bfloat16 in tiles" : "f32";
+  r.peak = std::max(r.peak, tiles > 0 ? tiles : peak_rate(team, isa));
+}
+
+/// All prompt lengths on an engine of so many threads, which are gone when it returns.
+std::vector<Result> measure_tiered(std::shared_ptr<tiered::Transformer const> const& model, int n_threads, Options const& o) {
   int const longest = *std::max_element(o.prompts.begin(), o.prompts.end());
-  tiered::DType const kv_type = kv_type_of(o.kv_type);
-  {
-    tiered::EngineOptions options;
-    options.n_threads = n_threads;
-    options.max_context = longest + o.n_decode;
-    options.kv_type = kv_type;
-    for (tiered::Isa const isa : tiered::all_isas) {
-      if (o.isa == tiered::name(isa)) options.isa = isa;
-    }
-    tiered::Engine<> engine(model, options);
-    tiered::Team& team = engine.machine().host->team();
-    double const rate = tiered::read_rate(team, weights_of(model->table()), 0.5);
-    tiered::SplitMix64 random(1);
-    run_once(engine, std::min(longest, 32), std::min(o.n_decode, 4), random);  // first touch of everything
-    for (int n_prompt : o.prompts) {
-      Result r{team.size(), n_prompt, engine.machine().host->kernels().name, {}, rate, 0, 0, {}};
-      for (int i = 0; i < o.n_runs; ++i) r.ours = best(r.ours, run_once(engine, n_prompt, o.n_decode, random));
-      r.token_bytes = bytes_per_token(model->table(), kv_type, n_prompt + o.n_decode / 2.0);
-      r.prompt_flops = 2 * macs_per_token(model->table(), n_prompt / 2.0);
-      results.push_back(r);
-    }
-  }  // its threads are gone before a peer runs
+  tiered::EngineOptions options;
+  options.n_threads = n_threads;
+  options.max_context = longest + o.n_decode;
+  options.kv_type = kv_type_of(o.kv_type);
+  options.isa = tiered::best_isa();
+  for (tiered::Isa const isa : tiered::all_isas) {
+    if (o.isa == tiered::name(isa)) options.isa = isa;
+  }
+  tiered::Engine<> engine(model, options);
+  tiered::Team& team = engine.machine().host->team();
+  Result common;
+  common.n_threads = team.size();
+  common.kernels = engine.machine().host->kernels().name;
+  common.read_rate = tiered::read_rate(team, weights_of(model->table()), 0.5);
+  measure_peak(team, *options.isa, common);
+  tiered::SplitMix64 random(1);
+  run_once(engine, std::min(longest, 32), std::min(o.n_decode, 4), random);  // first touch of everything
+  std::vector<Result> results;
+  for (int n_prompt : o.prompts) {
+    Result& r = results.emplace_back(common);
+    r.n_prompt = n_prompt;
+    for (int i = 0; i < o.n_runs; ++i) r.ours = best(r.ours, run_once(engine, n_prompt, o.n_decode, random));
+    r.token_bytes = bytes_per_token(*model, options.kv_type, n_prompt + o.n_decode / 2.0);
+    r.prompt_flops = 2 * macs_per_token(model->table(), n_prompt / 2.0);
+  }
+  measure_peak(team, *options.isa, common);  // once more: one of the two may have been disturbed
+  for (Result& r : results) r.peak = common.peak;
+  return results;
+}
+
+/// Ours, then the peers, alone on the machine.
+std::vector<Result> measure(std::shared_ptr<tiered::Transformer const> const& model, int n_threads, Options const& o) {
+  std::vector<Result> results = measure_tiered(model, n_threads, o);
   for (Result& r : results) {
-    if (!r.peers.empty() || r.n_threads == 0) continue;
     for (std::string const& path : o.peers) {
       try {
-        r.peers.emplace_back(ask_peer(path, {o.model, r.n_threads, r.n_prompt, o.n_decode, o.n_runs}));
+        r.peers.emplace_back(ask_peer(path, {o.model, o.kv_type, r.n_threads, r.n_prompt, o.n_decode, o.n_runs}));
       } catch (tiered::Error const& e) {
         fmt::print(stderr, "tiered-bench: {}\n", e.what());
         r.peers.emplace_back(std::nullopt);
@@ -166,6 +208,7 @@ void measure(std::shared_ptr<tiered::Transformer const> const& model, int n_thre
     }
     print(r, o);
   }
+  return results;
 }
 
 void run(Options const& o) {
@@ -173,18 +216,19 @@ void run(Options const& o) {
   file.check_sizes();
   auto const model = tiered::make_model(file);
   tiered::ModelConfig const& c = model->config();
-  fmt::print("{}: {} layers, dim {}, {} of weights, {} of them read for a token\n", o.model.substr(o.model.find_last_of('/') + 1), c.n_layers,
-             c.dim, tiered::format_bytes(file.total_bytes()),
-             tiered::format_bytes(std::size_t(bytes_per_token(model->table(), tiered::DType::f16, 0))));
+  fmt::print("{}: {} layers, dim {}, {} of weights, {} of them read for a token\n", o.model.substr(o.model.find_last_of('/') + 1),
+             c.n_layers, c.dim, tiered::format_bytes(file.total_bytes()),
+             tiered::format_bytes(std::size_t(bytes_per_token(*model, tiered::DType::f16, 0))));
   std::vector<Result> results;
   json all;
   for (int n_threads : o.threads) {
-    std::vector<Result> of_these;
     if (n_threads == 0) n_threads = tiered::default_thread_count();
-    fmt::print("{:>7} {:>7} {:>6} {:<24} {:>10} {:>9} {:>10} {:>8} {:>8}\n", "threads", "prompt", "tokens", "engine", "prompt t/s", "TFLOP/s",
-               "decode t/s", "GB/s", "of read");
-    measure(model, n_threads, o, of_these);
-    fmt::print("memory is read at {:.1f} GB/s with {} threads\n", of_these.front().read_rate / 1e9, n_threads);
+    fmt::print("{:>7} {:>7} {:>6} {:<24} {:>10} {:>9} {:>8} {:>10} {:>8} {:>8}\n", "threads", "prompt", "tokens", "engine", "prompt t/s",
+               "TFLOP/s", "of peak", "decode t/s", "GB/s", "of read");
+    std::vector<Result> const of_these = measure(model, n_threads, o);
+    Result const& first = of_these.front();
+    fmt::print("{} threads read memory at {:.1f} GB/s, and multiply {} at {:.2f} TFLOP/s at most\n", first.n_threads, first.read_rate / 1e9,
+               first.unit, first.peak / 1e12);
     for (Result const& r : of_these) all["results"].push_back(to_json(r, o));
   }
   if (o.json_file.empty()) return;
@@ -204,7 +248,9 @@ int main(int argc, char** argv) {
   app.add_option("-m,--model", o.model, "GGUF file")->required();
   app.add_option("-p,--prompt", o.prompts, "prompt lengths")->delimiter(',')->check(CLI::PositiveNumber);
   app.add_option("-n,--decode", o.n_decode, "tokens decoded behind each prompt")->check(CLI::NonNegativeNumber);
-  app.add_option("-t,--threads", o.threads, "thread counts; 0: one for each core that may be used")->delimiter(',');
+  app.add_option("-t,--threads", o.threads, "thread counts; 0: one for each core that may be used")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber);
   app.add_option("-r,--runs", o.n_runs, "runs, of which the best counts")->check(CLI::PositiveNumber);
   app.add_option("--kv", o.kv_type, "type of keys and values: f16, f32 or q8_0");
   app.add_option("--isa", o.isa, "kernels; default: the best of this machine")->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));

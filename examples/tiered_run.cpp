@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/files.hpp"
 #include "cli/options.hpp"
 #include "cli/prompt.hpp"
 #include "cli/report.hpp"
@@ -177,8 +178,6 @@ ExitCode run(tiered::GgufFile const& gguf, Options const& o, nlohmann::json& so_
                                              : make_runner<Traced<P>>(model, options, o, tokenizer, std::move(memory), weights);
   loading.clear();
   announce(gguf, *runner, o);
-  if (o.keep >= runner->max_context())
-    throw UsageError{concat("--keep ", o.keep, " leaves nothing to forget of a context of ", runner->max_context())};
   if (o.mmap) page_in(gguf, o.mlock, loading);
   Run run(o, gguf, tokenizer, *runner, now_s() - start, so_far);
   run.load();
@@ -196,6 +195,7 @@ ExitCode run(Options o, nlohmann::json& so_far) {
         has_chat_template(gguf) || chat.template_name || chat.template_file || !chat.in_prefix.empty() || !chat.in_suffix.empty();
     chat.mode = has_format ? Mode::conversation : Mode::raw;
   }
+  if (!o.plan_only) check_outputs(o);
   if (chat.system_file) chat.system_prompt = read_text(*chat.system_file, "system prompt file");
   return o.vram_bytes.value_or(0) > 0 ? run<DevicePolicies>(gguf, o, so_far) : run<HostPolicies>(gguf, o, so_far);
 }
@@ -229,6 +229,7 @@ struct Complaint {
 
 int main(int argc, char** argv) {
   occupy_standard_streams();
+  report_large_files();
   Complaint complain{asks_for_json(argc, argv), {}};
   try {
     Options const options = parse_options(argc, argv);

@@ -68,7 +68,7 @@ struct Choice {
   }
 };
 
-enum class Limit { memory, arithmetic };
+enum class Limit { memory, arithmetic, bf16_tiles };
 
 struct Line {
   std::string op, what;  ///< `what`: format or sizes
@@ -83,6 +83,7 @@ struct Bench {
   Choice choice;
   std::vector<std::byte> memory;                     ///< weights, pages: larger than the caches
   double read_bytes_per_s = 0, peak_flop_per_s = 0;  ///< of the team, in this run
+  double tile_flop_per_s = 0;                        ///< of its bfloat16 tiles; 0: these kernels have none
   std::vector<Line> lines = {};
 
   KernelTable const& table() const { return cpu.kernels(); }
@@ -106,8 +107,14 @@ struct Bench {
   }
 
   double share(Line const& line) const {
-    return line.limit == Limit::memory ? line.bytes / line.seconds / read_bytes_per_s : line.operations / line.seconds / peak_flop_per_s;
+    switch (line.limit) {
+      case Limit::memory: return line.bytes / line.seconds / read_bytes_per_s;
+      case Limit::arithmetic: return line.operations / line.seconds / peak_flop_per_s;
+      case Limit::bf16_tiles: return line.operations / line.seconds / tile_flop_per_s;
+    }
+    return 0;
   }
+  static char const* name_of(Limit limit) { return limit == Limit::memory ? "read" : limit == Limit::arithmetic ? "peak" : "bf16_tiles"; }
 
   void add(Line const& line) {
     auto const rate = [&](double amount) { return amount > 0 ? fmt::format("{:.2f}", amount / line.seconds / 1e9) : std::string("-"); };
@@ -126,15 +133,16 @@ struct Bench {
   void write_json(std::string const& path) const {
     std::FILE* const file = std::fopen(path.c_str(), "w");
     if (file == nullptr) throw Error(Errc::io, concat("cannot write ", path));
-    fmt::print(file, "{{\"isa\": \"{}\", \"threads\": {}, \"read_bytes_per_s\": {:.4g}, \"peak_flop_per_s\": {:.4g}, \"results\": [",
-               table().name, cpu.n_threads(), read_bytes_per_s, peak_flop_per_s);
+    fmt::print(file,
+               "{{\"isa\": \"{}\", \"threads\": {}, \"read_bytes_per_s\": {:.4g}, \"peak_flop_per_s\": {:.4g}, "
+               "\"bf16_tile_flop_per_s\": {:.4g}, \"results\": [",
+               table().name, cpu.n_threads(), read_bytes_per_s, peak_flop_per_s, tile_flop_per_s);
     char const* separator = "\n";
     for (Line const& line : lines) {
       fmt::print(file,
                  "{}{{\"op\": \"{}\", \"of\": \"{}\", \"tokens\": {}, \"seconds\": {:.6g}, \"bytes\": {:.6g}, \"operations\": {:.6g}, "
                  "\"limit\": \"{}\", \"share\": {:.4f}}}",
-                 separator, line.op, line.what, line.n_tokens, line.seconds, line.bytes, line.operations,
-                 line.limit == Limit::memory ? "read" : "peak", share(line));
+                 separator, line.op, line.what, line.n_tokens, line.seconds, line.bytes, line.operations, name_of(line.limit), share(line));
       separator = ",\n";
     }
     bool const written = std::fputs("\n]}\n", file) >= 0;

@@ -30,8 +30,8 @@ inline void bench_rows(Bench& b, std::int32_t n_tokens) {
       if (table.convert[activation_form(type)] == nullptr) continue;
       double const made = double(activation_bytes(type, std::uint64_t(n_tokens), std::uint64_t(dim)));
       std::vector<std::byte> converted(static_cast<std::size_t>(made));
-      b.run({"quantize", fmt::format("{}, {}", name(type), row), n_tokens, 0, 4.0 * double(n) + made, 0}, table.convert[activation_form(type)],
-            QuantizeArgs{x.data(), converted.data(), n_tokens, dim});
+      b.run({"quantize", fmt::format("{}, {}", name(type), row), n_tokens, 0, 4.0 * double(n) + made, 0},
+            table.convert[activation_form(type)], QuantizeArgs{x.data(), converted.data(), n_tokens, dim});
     }
   }
   if (b.choice.has_op("gated")) {
@@ -100,7 +100,7 @@ class AttentionCall {
 
   AttentionCall(Bench& b, DType kv, std::int32_t n_tokens, std::int32_t context)
       : q(random_floats(std::size_t(n_tokens) * n_heads * head_dim)), out(q.size()) {
-    page_bytes = std::size_t(row_bytes(kv, std::uint64_t(page_tokens) * n_kv_heads * head_dim));
+    page_bytes = std::size_t(page_tokens) * n_kv_heads * kv_row_bytes(kv, head_dim);
     std::int32_t const n_pages = (context + page_tokens - 1) / page_tokens;
     for (std::int32_t p = 0; p < 2 * n_pages; ++p) {
       std::byte* const page = b.memory.data() + std::size_t(p) % (b.memory.size() / page_bytes) * page_bytes;
@@ -158,10 +158,26 @@ inline void bench_attention(Bench& b) {
   }
 }
 
+/// Parts of the context that were attended to apart, as by device and host.
+inline void bench_merge(Bench& b, std::int32_t n_tokens) {
+  std::size_t const n_queries = std::size_t(n_tokens) * n_heads, n = n_queries * head_dim;
+  for (std::int32_t const n_parts : {2, 8}) {
+    std::vector<float> const parts = random_floats(std::size_t(n_parts) * n), sums = random_floats(std::size_t(n_parts) * n_queries);
+    std::vector<float> out(n), sum(n_queries);
+    MergeAttentionArgs args;
+    args.parts = parts.data(), args.part_log_sum_exp = sums.data(), args.out = out.data(), args.log_sum_exp = sum.data();
+    args.n_parts = n_parts, args.n_tokens = n_tokens, args.n_heads = n_heads, args.head_dim = head_dim;
+    b.run({"merge_att", fmt::format("{} parts, {} x {}", n_parts, n_heads, head_dim), n_tokens, 0,
+           4.0 * (n_parts + 1) * double(n + n_queries), 0},
+          b.table().merge_attention, args);
+  }
+}
+
 inline void bench_ops(Bench& b) {
   for (std::int32_t const n_tokens : b.choice.tokens) {
     bench_rows(b, n_tokens);
     if (b.choice.has_op("rope")) bench_rope(b, n_tokens);
+    if (b.choice.has_op("merge_attention")) bench_merge(b, n_tokens);
     bench_route(b, n_tokens);
   }
   for_each_format([&](auto format) {

@@ -29,7 +29,18 @@ class Activations {
   DType type_;
 };
 
-inline Limit limit_of(std::int32_t n_tokens) { return n_tokens < 16 ? Limit::memory : Limit::arithmetic; }
+inline constexpr std::int32_t few_tokens = 16;  ///< fewer wait for memory
+
+/// The units that multiply weights of `type`.
+inline Limit arithmetic_of(Bench const& b, DType type) {
+  bool const in_tiles = b.tile_flop_per_s > 0 && b.table().activation[std::uint32_t(type)] == DType::act_bf16;
+  return in_tiles ? Limit::bf16_tiles : Limit::arithmetic;
+}
+
+/// Of products with weights of `type` that are read once for all tokens.
+inline Limit limit_of(Bench const& b, DType type, std::int32_t n_tokens) {
+  return n_tokens < few_tokens ? Limit::memory : arithmetic_of(b, type);
+}
 
 /// As many rows as the memory has, but no more than 10^9 products for each thread: short runs find a moment when nobody disturbs them.
 inline void bench_matmul(Bench& b, DType type, std::int32_t n_tokens) {
@@ -40,7 +51,7 @@ inline void bench_matmul(Bench& b, DType type, std::int32_t n_tokens) {
   Activations const x(b, type, n_tokens, dim);
   std::vector<float> y(std::size_t(n_tokens) * std::size_t(rows));
   MatmulArgs const args{b.memory.data(), x.data(), nullptr, y.data(), n_tokens, rows, dim, rows};
-  b.run({"matmul", name(type), n_tokens, 0, double(rows) * double(row), 2.0 * rows * dim * n_tokens, limit_of(n_tokens)},
+  b.run({"matmul", name(type), n_tokens, 0, double(rows) * double(row), 2.0 * rows * dim * n_tokens, limit_of(b, type, n_tokens)},
         b.table().matmul[std::uint32_t(type)], args);
 }
 
@@ -73,12 +84,12 @@ inline void bench_fused(Bench& b, DType type, std::int32_t n_tokens) {
   }
   for (std::int64_t first = 0; first + 2 * hidden <= all_rows && gated.size() < 8; first += 2 * hidden)
     gated.push_back({product(first, hidden, 0), product(first + hidden, hidden, hidden), type, type});
-  if (limit_of(n_tokens) == Limit::arithmetic) sets.resize(1), gated.resize(1);  // weights from memory are for few tokens
+  if (n_tokens >= few_tokens) sets.resize(1), gated.resize(1);  // weights from memory are for few tokens
   if (b.choice.has_op("matmul_set"))
-    b.run({"matmul_set", name(type), n_tokens, 0, double(n_rows) * row, 2.0 * double(n_rows) * dim * n_tokens, limit_of(n_tokens)},
+    b.run({"matmul_set", name(type), n_tokens, 0, double(n_rows) * row, 2.0 * double(n_rows) * dim * n_tokens, limit_of(b, type, n_tokens)},
           b.table().matmul_set, sets);
   if (b.choice.has_op("gated_matmul"))
-    b.run({"gated_mm", name(type), n_tokens, 0, 2 * hidden * row, 4.0 * hidden * dim * n_tokens, limit_of(n_tokens)},
+    b.run({"gated_mm", name(type), n_tokens, 0, 2 * hidden * row, 4.0 * hidden * dim * n_tokens, limit_of(b, type, n_tokens)},
           b.table().gated_matmul, gated);
 }
 
@@ -135,7 +146,7 @@ inline void bench_experts(Bench& b, DType type, std::int32_t n_tokens) {
     calls.push_back(args);
   }
   // 16 tokens are one for each expert: memory is the limit far longer than where all tokens share the weights.
-  Limit const limit = n_slots < 16 * n_experts ? Limit::memory : Limit::arithmetic;
+  Limit const limit = n_slots < 16 * n_experts ? Limit::memory : arithmetic_of(b, type);
   b.run({"experts", fmt::format("{} {}/{} {}x{}", name(type), n_used, n_experts, dim, hidden), n_tokens, 0, bytes,
          6.0 * dim * hidden * n_slots, limit},
         b.table().experts, calls);

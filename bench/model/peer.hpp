@@ -26,7 +26,7 @@ struct Speed {
 };
 
 struct Question {
-  std::string model;
+  std::string model, kv_type = "f16";  ///< as ggml calls it, which is as tiered does
   int n_threads = 0, n_prompt = 512, n_decode = 64, n_runs = 3;
 };
 
@@ -39,8 +39,15 @@ inline PeerKind peer_kind(std::string const& path) {
   return PeerKind::llama_bench;
 }
 
+/// Of a status of waitpid().
+inline std::string how_it_ended(int status) {
+  if (WIFSIGNALED(status)) return tiered::concat("killed by signal ", WTERMSIG(status), " (", ::strsignal(WTERMSIG(status)), ')');
+  int const code = WEXITSTATUS(status);
+  return tiered::concat("ended with code ", code, code == 127 ? ": it cannot be run" : "");
+}
+
 /// What a program writes to its standard output, or to its standard error; the other is thrown away.
-/// Errors  Errc::io where it cannot be run or does not end with 0.
+/// Errors  Errc::io where it cannot be run or does not end with 0, with the code or signal that it ended with.
 inline std::string output_of(std::vector<std::string> const& command, int descriptor = STDOUT_FILENO) {
   int pipe_ends[2];
   if (::pipe2(pipe_ends, O_CLOEXEC) != 0) throw tiered::Error(tiered::Errc::io, std::strerror(errno));
@@ -48,6 +55,7 @@ inline std::string output_of(std::vector<std::string> const& command, int descri
   for (std::string const& s : command) arguments.push_back(const_cast<char*>(s.c_str()));
   arguments.push_back(nullptr);
   pid_t const child = ::fork();
+  int const fork_errno = errno;
   if (child == 0) {
     ::dup2(pipe_ends[1], descriptor);
     ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO + STDERR_FILENO - descriptor);
@@ -60,9 +68,12 @@ inline std::string output_of(std::vector<std::string> const& command, int descri
   char piece[4096];
   for (ssize_t n = 0; (n = ::read(pipe_ends[0], piece, sizeof piece)) > 0;) text.append(piece, std::size_t(n));
   ::close(pipe_ends[0]);
-  int status = -1;
-  if (child < 0 || ::waitpid(child, &status, 0) < 0 || status != 0)
-    throw tiered::Error(tiered::Errc::io, tiered::concat(command.front(), ": ended with status ", status));
+  if (child < 0) throw tiered::Error(tiered::Errc::io, tiered::concat(command.front(), ": no process: ", std::strerror(fork_errno)));
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) throw tiered::Error(tiered::Errc::io, tiered::concat(command.front(), ": ", std::strerror(errno)));
+  }
+  if (status != 0) throw tiered::Error(tiered::Errc::io, tiered::concat(command.front(), ": ", how_it_ended(status)));
   return text;
 }
 
@@ -101,7 +112,8 @@ inline Speed best(Speed a, Speed b) { return {std::max(a.prefill, b.prefill), st
 /// Errors  Errc::io where it fails or prints something else than is known of it.
 inline Speed ask_peer(std::string const& path, Question const& q) {
   auto const text = [](auto n) { return std::to_string(n); };
-  std::vector<std::string> const common = {absolute(path), "-m", absolute(q.model), "-t", text(q.n_threads)};
+  std::vector<std::string> const common = {absolute(path), "-m",   absolute(q.model), "-t", text(q.n_threads), "-ctk",
+                                           q.kv_type,      "-ctv", q.kv_type};
   auto const with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), common.begin(), common.end());
     return output_of(more, peer_kind(path) == PeerKind::sweep_bench ? STDERR_FILENO : STDOUT_FILENO);
@@ -122,16 +134,16 @@ inline Speed ask_peer(std::string const& path, Question const& q) {
       }
       case PeerKind::batched_bench:
         for (int i = 0; i < q.n_runs; ++i) {
-          std::string const out = with({"-c", text(q.n_prompt + q.n_decode + 256), "-npp", text(q.n_prompt), "-ntg", text(q.n_decode), "-npl",
-                                        "1", "-fa", "on", "--output-format", "jsonl"});
+          std::string const out = with({"-c", text(q.n_prompt + q.n_decode + 256), "-npp", text(q.n_prompt), "-ntg", text(q.n_decode),
+                                        "-npl", "1", "-fa", "on", "--output-format", "jsonl"});
           nlohmann::json const line = nlohmann::json::parse(out.substr(out.find('{')));
           speed = best(speed, {line.at("speed_pp"), line.at("speed_tg")});
         }
         break;
       case PeerKind::sweep_bench:
         for (int i = 0; i < q.n_runs; ++i) {
-          std::string const out = with({"-c", text(2 * q.n_prompt + q.n_decode + 256), "-n", text(q.n_decode), "-b", text(q.n_prompt), "-ub",
-                                        text(q.n_prompt)});
+          std::string const out = with(
+              {"-c", text(2 * q.n_prompt + q.n_decode + 256), "-n", text(q.n_decode), "-b", text(q.n_prompt), "-ub", text(q.n_prompt)});
           // PP, TG, N_KV, T_PP, S_PP, T_TG, S_TG: prompts from the first row, tokens behind it from the one whose N_KV is a prompt.
           for (std::vector<double> const& row : table_rows(out)) {
             if (int(row[2]) == 0) speed.prefill = std::max(speed.prefill, row[4]);

@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 #include "report.hpp"
-#include "tiered/core/dtype.hpp"
+#include "tiered/kernels/args.hpp"
+#include "tiered/model/config.hpp"
 #include "tiered/profile/read_rate.hpp"
 
 namespace app {
@@ -21,8 +22,10 @@ double kv_bytes(Runner& runner, Options const& o, double n_positions) {
   for (std::size_t i = 0; i < table.states.size(); ++i) {
     tiered::LayerState const& s = table.states[i];
     if (i < in_vram.size() && in_vram[i] > 0) continue;
-    bytes +=
-        double(tiered::row_bytes(o.kv_type, s.elems_per_token)) * (s.window > 0 ? std::min(n_positions, double(s.window)) : n_positions);
+    if (s.elems_per_token == 0) continue;
+    tiered::AttentionConfig const& a = runner.config().layers.at(i).attention;
+    bytes += 2.0 * a.n_kv_heads * double(tiered::kv_row_bytes(o.kv_type, a.head_dim)) *
+             (s.window > 0 ? std::min(n_positions, double(s.window)) : n_positions);
   }
   return bytes;
 }

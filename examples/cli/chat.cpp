@@ -9,6 +9,7 @@
 
 #include <unistd.h>
 
+#include "files.hpp"
 #include "report.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
@@ -61,6 +62,7 @@ std::optional<std::string> Chat::read_message(Line::Kind& why_not) {
     bool const is_last = multiline && line.value.ends_with('/') && !line.value.starts_with('/');
     if (is_marked || is_last) line.value.pop_back();
     text += line.value;
+    check_prompt_size("the message", text.size());
     if (is_last || is_marked == multiline || (first && line.value.starts_with('/') && !is_marked)) return text;
     text += '\n';
     first = false;
@@ -71,7 +73,7 @@ ExitCode Chat::run(std::optional<std::string> const& first) {
   if (at_terminal_ && !parts_.options->quiet) tell("/help lists commands; Ctrl-C stops an answer; Ctrl-D ends\n\n");
   if (first) {
     if (parts_.options->display_prompt) tell(concat("> ", *first, '\n'));
-    if (say(*first) == Next::end) return ok;
+    if (say(*first) == Next::end) return code_of_turn();
   }
   while (!Interrupt::terminated()) {
     Line::Kind why_not = Line::Kind::text;
@@ -79,9 +81,16 @@ ExitCode Chat::run(std::optional<std::string> const& first) {
     if (!message && Interrupt::terminated()) break;
     if (!message) return why_not == Line::Kind::end ? ok : interrupted;
     if (message->find_first_not_of(" \t\r\n") == message->npos) continue;
-    if ((message->starts_with('/') ? command(*message) : say(*message)) == Next::end) return ok;
+    bool const is_command = message->starts_with('/');
+    if ((is_command ? command(*message) : say(*message)) == Next::end) return is_command ? ok : code_of_turn();
   }
   return ExitCode(Interrupt::exit_code());
+}
+
+/// Where the conversation was one turn: what ended the turn ended the program. (A Ctrl-C is taken by then, a SIGTERM never is.)
+ExitCode Chat::code_of_turn() const {
+  if (Interrupt::terminated()) return ExitCode(Interrupt::exit_code());
+  return turn_.end == tiered::EndReason::cancelled ? interrupted : ok;
 }
 
 Chat::Next Chat::say(std::string const& message) {
@@ -96,9 +105,9 @@ bool Chat::answer() {
   has_turn_ = false;
   auto const answered = [&] { return !turn_.tokens.empty() || turn_.end == tiered::EndReason::eos; };
   try {
-    std::vector<std::int32_t> const tokens = encode_text(*parts_.tokenizer, parts_.format->render(messages_));
+    std::vector<std::int32_t> tokens = encode_text(*parts_.tokenizer, parts_.format->render(messages_));
     std::int32_t const context = parts_.runner->max_context();
-    if (tokens.size() + 1 > std::size_t(context)) {
+    if (tokens.size() + 1 > std::size_t(context) && !(parts_.options->context_shift && forget_oldest(tokens))) {
       throw tiered::Error(tiered::Errc::over_budget,
                           concat("the conversation has ", tokens.size(), " tokens, the context ", context,
                                  ": nothing was cut; /clear begins a new one, -c ", tokens.size() + 1, " or more would take it"));
@@ -112,6 +121,26 @@ bool Chat::answer() {
   }
   if (answered()) messages_.push_back({"assistant", turn_.text});
   return answered();
+}
+
+/// Drops the oldest turns, an answer with its message, until the rest fits; the system message and the last message stay.
+/// Returns  whether it does; else all is as it was. `tokens` are those of the conversation, before and after.
+bool Chat::forget_oldest(std::vector<std::int32_t>& tokens) {
+  std::vector<tiered::ChatMessage> kept = messages_;
+  std::size_t const begin = kept.front().role == "system" ? 1 : 0;
+  std::vector<std::int32_t> fitting = tokens;
+  while (fitting.size() + 1 > std::size_t(parts_.runner->max_context())) {
+    std::size_t end = begin + 1;
+    while (end < kept.size() && kept[end].role != "user") ++end;
+    if (end >= kept.size()) return false;
+    kept.erase(kept.begin() + std::ptrdiff_t(begin), kept.begin() + std::ptrdiff_t(end));
+    fitting = encode_text(*parts_.tokenizer, parts_.format->render(kept));
+  }
+  tell(concat("tiered-run: note: the context was full: the oldest ", messages_.size() - kept.size(),
+              " messages were forgotten, as --context-shift says\n"));
+  messages_ = std::move(kept);
+  tokens = std::move(fitting);
+  return true;
 }
 
 void Chat::write_answer(std::vector<std::int32_t> const& tokens) {
@@ -194,12 +223,15 @@ void Chat::set_system(std::string const& text) {
 
 void Chat::save(std::string const& file) {
   if (messages_.empty()) return tell("there is nothing to keep yet\n");
-  parts_.runner->save(file);
-  save_messages(messages_, messages_file(file));
+  std::string const state = checked_output(file, OutputKind::session);
+  std::string const messages = checked_output(messages_file(file), OutputKind::messages);
+  parts_.runner->save(state);
+  save_messages(messages_, messages);
   tell(concat("kept in ", file, " and ", messages_file(file), '\n'));
 }
 
 void Chat::load(std::string const& file) {
+  for (std::string const& part : {file, messages_file(file)}) check_regular(part);
   std::vector<tiered::ChatMessage> loaded = load_messages(messages_file(file));
   parts_.runner->load(file);
   messages_ = std::move(loaded);

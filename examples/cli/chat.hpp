@@ -44,7 +44,6 @@ class Chat {
   ExitCode run(std::optional<std::string> const& first);
 
   std::vector<tiered::ChatMessage>& messages() { return messages_; }
-  Turn const& last_turn() const { return turn_; }
 
  private:
   enum class Next { go_on, end };
@@ -58,6 +57,8 @@ class Chat {
   void load(std::string const& file);
   void set_system(std::string const& text);
   bool answer();
+  bool forget_oldest(std::vector<std::int32_t>& tokens);
+  ExitCode code_of_turn() const;
   void write_answer(std::vector<std::int32_t> const& tokens);
 
   Parts parts_;

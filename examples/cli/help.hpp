@@ -23,6 +23,12 @@ CONVERSATIONS
   Ctrl-C stops an answer, which stays in the conversation as far as it came; at an empty prompt it ends the program, as Ctrl-D does.
   What was typed is kept in ~/.local/state/tiered/history.
 
+STATE BETWEEN RUNS
+  --session FILE goes on: a prompt comes behind the text that FILE has, unless it begins with that text. --prompt-cache FILE, as in
+  llama.cpp, saves the reading of what the prompt and FILE begin with; the rest of FILE is replaced. A conversation has its messages in
+  FILE.json. Only files that are such files already (or empty) are written over; through a link, the file behind it. A full context ends
+  a text; with --context-shift a text forgets its middle, a conversation its oldest turns.
+
 THE BUDGET
   --vram says how much memory of the device may be taken: weights, KV cache, buffers, all of it, at every moment. What does not
   fit is copied there for each use, behind the computation, or computed by the CPU, whatever the plan estimates to be fastest. The
@@ -34,8 +40,8 @@ THE BUDGET
 EXIT CODES
   0    done                           4    the file is fine, but this program cannot run it
   1    failed while running           5    does not fit: the budget, the context, the memory
-  2    wrong command line             130  interrupted by Ctrl-C; the text so far is kept (143: by SIGTERM)
-  3    a file is missing or damaged
+  2    wrong command line             130  interrupted by Ctrl-C; the text so far is kept (143: by
+  3    a file is missing or damaged                SIGTERM, 129: by SIGHUP)
 Outside of a conversation a first Ctrl-C stops cleanly, a second one at once.
 )";
 

@@ -18,13 +18,16 @@
 #include <system_error>
 #include <utility>
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifdef TIERED_RUN_LIBEDIT
 #include <histedit.h>
 #endif
 
+#include "prompt.hpp"
 #include "terminal.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
@@ -41,12 +44,15 @@ class PlainReader {
   Line read(std::string const& prompt, bool show_prompt) {
     if (show_prompt) std::fputs(prompt.c_str(), stderr);
     for (;;) {
-      if (std::size_t const end = left_.find('\n'); end != left_.npos) {
+      if (std::size_t const end = left_.find('\n', n_searched_); end != left_.npos) {
         Line line{Line::Kind::text, left_.substr(0, end), false};
         left_.erase(0, end + 1);
+        n_searched_ = 0;
         if (line.value.ends_with('\r')) line.value.pop_back();
         return line;
       }
+      n_searched_ = left_.size();
+      check_prompt_size("a line of standard input", left_.size());
       while (!Interrupt::wait_for_input(STDIN_FILENO)) {
         if (Interrupt::requested()) return {Line::Kind::interrupted, {}, !left_.empty()};
       }
@@ -55,13 +61,14 @@ class PlainReader {
       if (n < 0 && retry(STDIN_FILENO, POLLIN)) continue;
       if (n < 0) throw tiered::Error(tiered::Errc::io, concat("standard input: cannot be read: ", std::strerror(errno)));
       if (n == 0 && left_.empty()) return {};
-      if (n == 0) return {Line::Kind::text, std::exchange(left_, {}), false};
+      if (n == 0) return n_searched_ = 0, Line{Line::Kind::text, std::exchange(left_, {}), false};
       left_.append(piece, std::size_t(n));
     }
   }
 
  private:
   std::string left_;
+  std::size_t n_searched_ = 0;  ///< bytes of it that are known to hold no end of a line
 };
 
 #ifdef TIERED_RUN_LIBEDIT
@@ -69,11 +76,30 @@ class PlainReader {
 /// Set by SIGCONT and SIGWINCH: what is on the screen is not what libedit thinks.
 std::atomic<bool> screen_changed{false};
 
+/// The history that may be read and written: none where it is no regular file, or another program's, which stays as it is.
+std::string usable_history(std::string const& file) {
+  static constexpr std::string_view mark = "_HiStOrY_V2_";
+  auto const unused = [&](std::string_view why) {
+    std::fputs(concat("tiered-run: note: the history ", file, ' ', why, ": it is not used\n").c_str(), stderr);
+    return std::string();
+  };
+  struct stat status {};
+  if (file.empty()) return file;
+  if (::stat(file.c_str(), &status) != 0) return ::lstat(file.c_str(), &status) == 0 ? unused("is a link to nothing") : file;
+  if (!S_ISREG(status.st_mode)) return unused("is no file");
+  int const descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return unused("cannot be read");
+  char begin[mark.size()];
+  ssize_t const n = ::read(descriptor, begin, sizeof begin);
+  ::close(descriptor);
+  return n == 0 || (n > 0 && std::string_view(begin, std::size_t(n)) == mark) ? file : unused("is another program's");
+}
+
 /// libedit with a way of reading of its own: signals end it, and what is pasted between the terminal's marks is text, its line ends
 /// included.
 class EditedReader {
  public:
-  EditedReader(bool color, std::string history_file) : color_(color), history_file_(std::move(history_file)) {
+  EditedReader(bool color, std::string history_file) : color_(color), history_file_(usable_history(history_file)) {
     if (std::setlocale(LC_CTYPE, "") == nullptr || MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
     editor_ = el_init("tiered-run", stdin, isatty(STDERR_FILENO) != 0 ? stderr : stdout, stderr);
     history_ = history_init();
@@ -89,6 +115,9 @@ class EditedReader {
     history(history_, &event, H_SETUNIQUE, 1);
     el_set(editor_, EL_HIST, ::history, history_);
     if (!history_file_.empty()) history(history_, &event, H_LOAD, history_file_.c_str());
+    struct stat status {};
+    bool const is_long = !history_file_.empty() && ::stat(history_file_.c_str(), &status) == 0 && status.st_size > (1 << 20);
+    if (is_long) history(history_, &event, H_SAVE, history_file_.c_str());  // without what is older than was loaded
     struct sigaction action {};
     action.sa_handler = [](int) { screen_changed = true; };
     sigaction(SIGCONT, &action, nullptr);
@@ -133,10 +162,35 @@ class EditedReader {
     std::fflush(out);
   }
 
+  /// Another instance may write to the same file: a line is put behind what is there.
   void remember(std::string const& text) {
+    if (text == last_) return;
+    last_ = text;
     HistEvent event;
     history(history_, &event, H_ENTER, text.c_str());
-    if (!history_file_.empty()) history(history_, &event, H_SAVE, history_file_.c_str());  // makes it readable by its owner alone
+    if (history_file_.empty()) return;
+#ifdef H_NSAVE_FP
+    int const descriptor = ::open(history_file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+    struct stat status {};
+    bool const is_file = descriptor >= 0 && ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+    std::FILE* const file = is_file ? ::fdopen(descriptor, "a") : nullptr;
+    if (file == nullptr) {
+      if (descriptor >= 0) ::close(descriptor);
+      return;
+    }
+    // libedit writes its mark where a file begins, and (that of 2022) one line more than it is asked for: the second history has one.
+    std::fseek(file, 0, SEEK_END);
+    History* const line = history_init();
+    if (line != nullptr) {
+      history(line, &event, H_SETSIZE, 1);
+      history(line, &event, H_ENTER, text.c_str());
+      history(line, &event, H_NSAVE_FP, std::size_t(1), file);
+      history_end(line);
+    }
+    std::fclose(file);
+#else
+    history(history_, &event, H_SAVE, history_file_.c_str());
+#endif
   }
 
   /// 1 and a character, 0 at the end, -1 after a signal.
@@ -212,7 +266,7 @@ class EditedReader {
   EditLine* editor_ = nullptr;
   History* history_ = nullptr;
   bool color_;
-  std::string history_file_, prompt_, bytes_;
+  std::string history_file_, prompt_, bytes_, last_;
   std::deque<wchar_t> ready_;
   bool interrupted_ = false, had_text_ = false, ended_ = false, pasting_ = false;
 };

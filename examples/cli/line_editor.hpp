@@ -19,14 +19,14 @@ class LineEditor {
   struct Options {
     bool editing = true;       ///< else lines as they come, as from a pipe
     bool color = false;        ///< of the prompt
-    std::string history_file;  ///< read at the beginning, written after each line; empty: none
+    std::string history_file;  ///< read at the beginning, each line is put behind it; empty: none
   };
   explicit LineEditor(Options options);
   ~LineEditor();
   LineEditor(LineEditor const&) = delete;
   LineEditor& operator=(LineEditor const&) = delete;
 
-  /// Errors  Errc::io where standard input cannot be read.
+  /// Errors  Errc::io where standard input cannot be read; UsageError for a line that is longer than any prompt may be.
   Line read(std::string const& prompt);
 
  private:

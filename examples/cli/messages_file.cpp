@@ -43,7 +43,8 @@ void save_messages(std::vector<tiered::ChatMessage> const& messages, std::string
     ::close(descriptor);
     fail(reason);
   }
-  bool const written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
+  // On the disk before it takes the place of the old one.
+  bool const written = std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0 && ::fsync(descriptor) == 0;
   int const reason = errno;
   if (std::fclose(out) != 0 || !written) fail(written ? errno : reason);
   if (std::rename(path.c_str(), file.c_str()) != 0) fail(errno);

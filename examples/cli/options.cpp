@@ -2,6 +2,7 @@
 #include "options.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -231,7 +232,8 @@ void add_when_it_ends(CLI::App& app, Options& o) {
   app.add_option("--stop", o.stops, "End before this text, which is not printed; may be given often")
       ->type_name("TEXT")
       ->allow_extra_args(false);
-  app.add_flag("--context-shift,!--no-context-shift", o.context_shift, "When the context is full: forget its middle and say so (no: stop)");
+  app.add_flag("--context-shift,!--no-context-shift", o.context_shift,
+               "When the context is full: forget its middle, or the oldest turns, and say so (no)");
   app.add_option("--keep", o.keep, "How many tokens of the prompt are never forgotten; -1: all")
       ->check(number(-1, 1 << 24))
       ->type_name("N")
@@ -251,9 +253,12 @@ void add_what_comes_out(CLI::App& app, Options& o) {
 void add_sessions(CLI::App& app, Raw& raw) {
   app.option_defaults()->group("State between runs");
   auto* const session =
-      app.add_option("--session", raw.session, "Go on from this file if it exists; keep prompt and text in it")->type_name("FILE");
+      app.add_option("--session", raw.session, "Go on from this file if it exists, with a prompt behind its text; keep all in it")
+          ->type_name("FILE");
   auto* const cache =
-      app.add_option("--prompt-cache", raw.prompt_cache, "The same, but keep the prompt alone")->type_name("FILE")->excludes(session);
+      app.add_option("--prompt-cache", raw.prompt_cache, "Begin as far as this file goes with the prompt, and keep the prompt in it")
+          ->type_name("FILE")
+          ->excludes(session);
   app.add_flag("--prompt-cache-all", raw.cache_all, "and the text after all")->needs(cache);
   app.add_flag("--prompt-cache-ro", raw.cache_read_only, "and never write to it")->needs(cache);
 }
@@ -289,14 +294,21 @@ std::pair<std::int32_t, float> parse_bias(std::string const& text) {
 
 /// Errors  UsageError for what the KV cache has no kernels for.
 tiered::DType parse_kv_type(Raw const& raw) {
+  static constexpr std::pair<std::string_view, tiered::DType> types[] = {
+      {"f32", tiered::DType::f32}, {"f16", tiered::DType::f16}, {"q8_0", tiered::DType::q8_0}};
+  auto const parse = [](char const* flag, std::string const& text) {
+    for (auto const& [name, type] : types) {
+      if (text == name) return type;
+    }
+    throw UsageError{concat(flag, " \"", text, "\": the KV cache can be f32, f16 or q8_0")};
+  };
+  tiered::DType const type = parse("-ctk", raw.kv_k);
+  parse("-ctv", raw.kv_v);
   if (raw.kv_k != raw.kv_v) {
     throw UsageError{concat("-ctk ", raw.kv_k, " with -ctv ", raw.kv_v, ": keys and values have one type here; give both, as in -ctk ",
                             raw.kv_k, " -ctv ", raw.kv_k)};
   }
-  for (auto const& [text, type] : {std::pair{"f32", tiered::DType::f32}, {"f16", tiered::DType::f16}, {"q8_0", tiered::DType::q8_0}}) {
-    if (raw.kv_k == text) return type;
-  }
-  throw UsageError{concat("-ctk ", raw.kv_k, ": the KV cache can be f32, f16 or q8_0")};
+  return type;
 }
 
 std::optional<bool> parse_when(std::string const& text, char const* flag) {
@@ -355,7 +367,11 @@ void finish(CLI::App const& app, Options& o, Raw const& raw) {
   if (app.count("--flash-attn") > 0 && parse_when(raw.flash_attention, "--flash-attn") == std::optional(false))
     throw UsageError{"-fa off: attention is always computed in one pass here, at no cost"};
   finish_conversation(app, o, raw);
-  o.session = {raw.session.empty() ? raw.prompt_cache : raw.session, raw.cache_read_only, raw.cache_all || !raw.session.empty()};
+  for (char const* const flag : {"--session", "--prompt-cache", "--trace", "--chat-template", "--chat-template-file"}) {
+    if (app.count(flag) > 0 && app.get_option(flag)->as<std::string>().empty()) throw UsageError{concat(flag, ": the value is empty")};
+  }
+  bool const goes_on = !raw.session.empty();
+  o.session = {goes_on ? raw.session : raw.prompt_cache, raw.cache_read_only, raw.cache_all || goes_on, goes_on};
   if (o.logprobs > 0 && !o.json) throw UsageError{"--logprobs needs --json"};
   if (o.escapes) {
     for (auto* const texts : {&o.stops, &o.reverse_prompts}) {

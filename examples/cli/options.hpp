@@ -61,6 +61,7 @@ struct SessionOptions {
   std::string file;  ///< empty: nowhere
   bool read_only = false;
   bool with_text = false;  ///< what was generated too, not the prompt alone
+  bool goes_on = false;    ///< a prompt is put behind the text; else what both begin with is used, the rest replaced
 };
 
 struct Options {

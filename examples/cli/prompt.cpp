@@ -18,15 +18,11 @@
 #include "terminal.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
-#include "tiered/core/units.hpp"
 
 namespace app {
 namespace {
 
 using tiered::concat;
-
-/// Far above any context; below what an endless file could do to the memory.
-constexpr std::size_t max_prompt_bytes = 64 * tiered::MiB;
 
 std::string read_all(int descriptor, std::string_view name) {
   std::string text;
@@ -59,6 +55,10 @@ tiered::ChatTemplate open_template(tiered::GgufFile const& gguf, ChatOptions con
 }
 
 }  // namespace
+
+void check_prompt_size(std::string_view what, std::size_t bytes) {
+  if (bytes > max_prompt_bytes) throw UsageError{concat(what, " has ", bytes, " bytes or more; a prompt may have ", max_prompt_bytes)};
+}
 
 std::string read_text(std::string const& path, std::string_view what, bool keep_line_end) {
   if (path == "-") return without_line_end(read_all(STDIN_FILENO, "standard input"));
@@ -104,7 +104,9 @@ ChatFormat::ChatFormat(tiered::GgufFile const& gguf, ChatOptions const& options)
   try {
     template_ = open_template(gguf, options);
   } catch (tiered::Error const& e) {
-    if (options.template_file || options.template_name) throw tiered::Error(e.code(), concat("--chat-template: ", e.what()));
+    if (options.template_file) throw tiered::Error(e.code(), concat("--chat-template-file: ", e.what()));
+    if (options.template_name && e.code() == tiered::Errc::not_found) throw UsageError{concat("--chat-template: ", e.what())};
+    if (options.template_name) throw tiered::Error(e.code(), concat("--chat-template: ", e.what()));
     if (e.code() == tiered::Errc::not_found)
       throw tiered::Error(tiered::Errc::unsupported, concat("--chat: this model has no chat template", way_on));
     throw tiered::Error(e.code(), concat("--chat: ", e.what(), way_on));

@@ -1,6 +1,7 @@
 /// From what the user gave to the tokens that the model reads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -9,11 +10,19 @@
 #include <vector>
 
 #include "options.hpp"
+#include "tiered/core/units.hpp"
 #include "tiered/io/chat_template.hpp"
 #include "tiered/io/gguf.hpp"
 #include "tiered/io/tokenizer.hpp"
 
 namespace app {
+
+/// Far above any context; below what an endless file could do to the memory.
+inline constexpr std::size_t max_prompt_bytes = 64 * tiered::MiB;
+
+/// For what is read piece by piece, so that there may be more of it than is known.
+/// Errors  UsageError for more than max_prompt_bytes.
+void check_prompt_size(std::string_view what, std::size_t bytes);
 
 /// All of the file, less one line end at the end: editors and echo put it there. "-": standard input.
 /// Errors  of the system, as Errc::io or not_found, with its reason; UsageError for more than any context could hold.
@@ -29,7 +38,8 @@ std::vector<std::int32_t> encode_text(tiered::Tokenizer const& tokenizer, std::s
 /// How messages become a text: the model's template, another one, or --in-prefix and --in-suffix.
 class ChatFormat {
  public:
-  /// Errors  Errc::unsupported with the way around it where there is no template, or none that can be followed.
+  /// Errors  Errc::unsupported with the way around it where there is no template, or none that can be followed; UsageError for a name
+  ///         that no built-in template has.
   ChatFormat(tiered::GgufFile const& gguf, ChatOptions const& options);
 
   /// The text for the model, up to where its answer begins.

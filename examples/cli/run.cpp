@@ -4,13 +4,17 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "files.hpp"
 #include "tiered/core/error.hpp"
+#include "tiered/core/function_ref.hpp"
 #include "tiered/core/text.hpp"
 
 namespace app {
@@ -32,6 +36,15 @@ std::string list_tokens(tiered::Tokenizer const& tokenizer, std::vector<std::int
   for (std::int32_t const id : tokens)
     out += concat(' ', id, " '", id < tokenizer.size() ? tokenizer.decode(id, {.show_special = true}) : "", '\'');
   return out + '\n';
+}
+
+/// Where an error is on its way: what fails here is said, and does not take its place.
+void also(tiered::FunctionRef<void()> action) {
+  try {
+    action();
+  } catch (std::exception const& e) {
+    say(concat("tiered-run: warning: ", e.what(), '\n'));
+  }
 }
 
 void check_context(std::size_t n_prompt, std::int32_t context, Options const& o) {
@@ -78,22 +91,26 @@ void Run::tell(Turn const& turn) const {
 void Run::write_trace() const {
   tiered::BoundedTrace const* const trace = runner_.trace();
   if (trace == nullptr) return;
-  std::FILE* const file = std::fopen(o_.trace_file.c_str(), "we");
-  bool failed = file == nullptr;
-  if (!failed) {
-    auto const write = [&](std::string_view text) { failed = failed || std::fwrite(text.data(), 1, text.size(), file) != text.size(); };
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(o_.trace_file.c_str(), "we"), &std::fclose);
+  int reason = file == nullptr ? errno : 0;  // the first one: those after it say less
+  if (reason == 0) {
+    auto const write = [&](std::string_view text) {
+      if (reason == 0 && std::fwrite(text.data(), 1, text.size(), file.get()) != text.size()) reason = errno;
+    };
     tiered::write_trace_json(write, trace->events(), runner_.table(), trace->steps(), trace->n_cut());
-    failed = std::fclose(file) != 0 || failed;
+    if (std::fclose(file.release()) != 0 && reason == 0) reason = errno;
   }
-  if (failed) throw tiered::Error(tiered::Errc::io, concat("trace file ", o_.trace_file, ": ", std::strerror(errno)));
+  if (reason != 0) throw tiered::Error(tiered::Errc::io, concat("trace file ", o_.trace_file, ": ", std::strerror(reason)));
   if (trace->n_cut() > 0)
     say(concat("tiered-run: note: ", o_.trace_file, " has the first ", trace->events().size(), " events; ", trace->n_cut(),
                " more were cut\n"));
 }
 
+void Run::save_state() const { runner_.save(checked_output(o_.session.file, OutputKind::session)); }
+
 /// The state behind the prompt, before a token of the text is in it.
 void Run::keep_prompt() const {
-  if (!o_.session.file.empty() && !o_.session.read_only && !o_.session.with_text) runner_.save(o_.session.file);
+  if (!o_.session.file.empty() && !o_.session.read_only && !o_.session.with_text) save_state();
 }
 
 /// All of the text; the last token that was drawn is not in the state yet.
@@ -101,11 +118,27 @@ void Run::keep_text(Turn const& turn) const {
   if (!keeps_text()) return;
   std::size_t const length = std::size_t(runner_.conversation().length());
   std::size_t const whole = std::size_t(turn.n_prompt) + turn.tokens.size() - turn.n_dropped;
-  if (length + 1 == whole && whole <= std::size_t(runner_.max_context())) {
+  if (!turn.tokens.empty() && length + 1 == whole && whole <= std::size_t(runner_.max_context())) {
     runner_.cancel_token().reset();  // a second signal ends the program
     runner_.process(turn.tokens.back().id);
   }
-  runner_.save(o_.session.file);
+  save_state();
+}
+
+/// --session: the prompt comes behind the text that is there, unless it begins with that text itself.
+void Run::go_on_with(std::string& shown, std::vector<std::int32_t>& prompt) const {
+  auto const stored = runner_.conversation().tokens();
+  if (!o_.session.goes_on || stored.empty()) return;
+  std::string const text = tokenizer_.decode(stored, {.show_special = true});
+  if (tokenizer_.decode(prompt, {.show_special = true}).starts_with(text)) return;
+  if (o_.chat.mode == Mode::question) {
+    throw UsageError{concat("--session ", o_.session.file,
+                            " holds another text, which a question does not go on with: -cnv -st -p TEXT goes on with a conversation")};
+  }
+  if (!o_.quiet) say(concat("the prompt comes behind the ", stored.size(), " tokens of ", o_.session.file, "\n\n"));
+  if (prompt.front() == tokenizer_.bos()) prompt.erase(prompt.begin());
+  if (o_.display_prompt) shown.insert(0, tokenizer_.decode(stored));
+  prompt.insert(prompt.begin(), stored.begin(), stored.end());
 }
 
 void Run::text(std::string shown, std::vector<std::int32_t> prompt, Progress& progress) {
@@ -114,10 +147,14 @@ void Run::text(std::string shown, std::vector<std::int32_t> prompt, Progress& pr
     prompt.assign(tokens.begin(), tokens.end());
     if (prompt.empty()) throw UsageError{"the prompt is empty: give one with -p, with -f or on standard input"};
     if (o_.display_prompt) shown = tokenizer_.decode(prompt);
+  } else {
+    go_on_with(shown, prompt);
   }
   if (o_.verbose) say(list_tokens(tokenizer_, prompt));
   check_context(prompt.size(), runner_.max_context(), o_);
-  runner_.set_options(generation_options(o_));
+  tiered::GenerationOptions options = generation_options(o_);
+  if (options.n_keep >= std::int32_t(prompt.size())) options.n_keep = -1;  // all of it
+  runner_.set_options(std::move(options));
   Turn turn;
   TextOutput out;
   try {
@@ -132,12 +169,14 @@ void Run::text(std::string shown, std::vector<std::int32_t> prompt, Progress& pr
     out.end_line();
   } catch (OutputError const&) {
     progress.clear();
-    tell(turn);
-    throw;
+    also([&] { tell(turn); });
+    also([&] { keep_text(turn); });
+    if (!Interrupt::terminated()) throw;
+    throw tiered::Error(tiered::Errc::cancelled, "interrupted");  // the terminal is gone
   } catch (tiered::Error const&) {
     progress.clear();
-    out.end_line();
-    tell(turn);
+    also([&] { out.end_line(); });
+    also([&] { tell(turn); });
     throw;
   }
   progress.clear();
@@ -147,16 +186,31 @@ void Run::text(std::string shown, std::vector<std::int32_t> prompt, Progress& pr
 }
 
 ExitCode Run::conversation(ChatFormat const& format, std::optional<std::string> const& first) {
-  runner_.set_options(generation_options(o_));
+  tiered::GenerationOptions options = generation_options(o_);
+  if (options.n_keep >= runner_.max_context()) options.n_keep = -1;
+  runner_.set_options(std::move(options));
   Chat chat({&runner_, &tokenizer_, &format, &o_, [this](Turn const& turn) { return to_text(report(turn), o_) + '\n'; },
              [this] { keep_prompt(); }});
   std::string const file = messages_file(o_.session.file);
-  if (runner_.conversation().length() > 0 && o_.session.with_text && has_content(file)) chat.messages() = load_messages(file);
-  ExitCode const code = chat.run(first);
-  if (keeps_text() && runner_.conversation().length() > 0) {
-    runner_.save(o_.session.file);
-    save_messages(chat.messages(), file);
+  if (runner_.conversation().length() > 0 && o_.session.with_text && (o_.session.goes_on || has_content(file)))
+    chat.messages() = load_messages(file);
+  auto const keep = [&] {
+    if (!keeps_text() || runner_.conversation().length() == 0) return;
+    save_state();
+    save_messages(chat.messages(), checked_output(file, OutputKind::messages));
+  };
+  ExitCode code = ok;
+  try {
+    code = chat.run(first);
+  } catch (OutputError const&) {
+    also(keep);
+    if (!Interrupt::terminated()) throw;
+    return ExitCode(Interrupt::exit_code());  // the terminal is gone
+  } catch (tiered::Error const&) {
+    also(keep);
+    throw;
   }
+  keep();
   write_trace();
   return code;
 }

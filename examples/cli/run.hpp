@@ -42,6 +42,8 @@ class Run {
   void tell(Turn const& turn) const;
   void write_trace() const;
   bool keeps_text() const { return !o_.session.file.empty() && !o_.session.read_only && o_.session.with_text; }
+  void go_on_with(std::string& shown, std::vector<std::int32_t>& prompt) const;
+  void save_state() const;
   void keep_prompt() const;
   void keep_text(Turn const& turn) const;
 

@@ -69,7 +69,10 @@ class CutFile {
   static inline std::atomic_flag said_;
 };
 
-/// Ctrl-C and SIGTERM: the first sets a flag and cancels the watched engine, the second ends the program as if nobody listened.
+/// A file that grows beyond the limit of `ulimit -f` is an error of the write, as a full disk is, and no end without a word.
+inline void report_large_files() { std::signal(SIGXFSZ, SIG_IGN); }
+
+/// Ctrl-C, SIGTERM and SIGHUP: the first sets a flag and cancels the watched engine, the second ends the program as if nobody listened.
 class Interrupt {
  public:
   /// Not before the prompt has been read: a read that waits for a person is best ended by the system.
@@ -81,7 +84,7 @@ class Interrupt {
     install(0);
   }
   static bool requested() { return caught_ != 0; }
-  static bool terminated() { return caught_ == SIGTERM; }
+  static bool terminated() { return caught_ == SIGTERM || caught_ == SIGHUP; }
   /// As a shell reports it.
   static int exit_code() { return 128 + caught_; }
   /// Whether there was a Ctrl-C, which counts as dealt with from now on.
@@ -132,6 +135,8 @@ class Interrupt {
     action.sa_flags = flags;
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGTERM, &action, nullptr);
+    struct sigaction hangup {};
+    if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup
   }
 
   static_assert(std::atomic<tiered::CancelToken*>::is_always_lock_free);

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -58,11 +57,11 @@ class ChosenMemory {
  public:
   ChosenMemory() = default;
   ChosenMemory(tiered::GgufFile const& gguf, bool mmap, bool lock, Progress& progress, std::shared_ptr<WeightSpans> brought)
-      : gguf_(gguf), locked_bytes_(lock && !mmap ? gguf.total_bytes() : 0), brought_(std::move(brought)) {
+      : locked_bytes_(lock && !mmap ? gguf.total_bytes() : 0), brought_(std::move(brought)) {
     if (!mmap) copy_.emplace(gguf, tiered::PageableTier(), read_options(progress));
   }
   std::span<std::byte const> bring(std::span<std::byte const> mapped) {
-    std::span<std::byte const> const bytes = copy_ && is_of_file(mapped) ? copy_->bring(mapped) : mapped;
+    std::span<std::byte const> const bytes = copy_ ? copy_->bring(mapped) : mapped;
     if (locked_bytes_ > 0) lock_in_memory(bytes, locked_bytes_);
     if (brought_) brought_->push_back(bytes);
     return bytes;
@@ -70,17 +69,6 @@ class ChosenMemory {
   tiered::Tier tier() const { return tiered::Tier::pageable; }
 
  private:
-  /// Else the model made it, such as the factors of a rope.
-  bool is_of_file(std::span<std::byte const> bytes) const {
-    std::less_equal<> const not_after{};
-    for (int part = 0; part < gguf_->n_parts(); ++part) {
-      std::span<std::byte const> const all = gguf_->mapping(part)->bytes();
-      if (not_after(all.data(), bytes.data()) && not_after(bytes.data() + bytes.size(), all.data() + all.size())) return true;
-    }
-    return false;
-  }
-
-  std::optional<tiered::GgufFile> gguf_;
   std::optional<tiered::ReadInto<tiered::PageableTier>> copy_;
   std::uint64_t locked_bytes_ = 0;  ///< of the whole model; 0: the system may page
   std::shared_ptr<WeightSpans> brought_;

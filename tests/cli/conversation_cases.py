@@ -4,8 +4,9 @@ import json
 import os
 import signal
 import stat
+import subprocess
 
-from support import TINY, Case, Terminal, run
+from support import ENDLESS, TINY, Case, Terminal, program, run, start
 
 __all__ = ["Questions", "Piped", "AtTerminal"]
 
@@ -37,9 +38,9 @@ class Questions(Case):
         file.write_text(source)
         for args in [["--chat-template", source], ["--chat-template-file", file]]:
             self.assertEqual(self.text("--chat", *args, "-p", "hi", "-n", "8"), self.raw("user: hi\nA:"))
-        self.check(run("-m", TINY, "--chat", "--chat-template", "none_such", "-p", "hi"), 3, "none_such", "chatml")
+        self.check(run("-m", TINY, "--chat", "--chat-template", "none_such", "-p", "hi"), 2, "none_such", "chatml")
         file.write_text("{% include 'other' %}")
-        self.check(run("-m", TINY, "--chat", "--chat-template-file", file, "-p", "hi"), 4, "include")
+        self.check(run("-m", TINY, "--chat", "--chat-template-file", file, "-p", "hi"), 4, "include", "--chat-template-file: ")
 
     def test_template_is_refused_with_a_way_on(self):
         other = self.folder / "other.gguf"
@@ -108,6 +109,61 @@ class Piped(Case):
         self.assertEqual(first + second.stdout, both)
         self.assertIn(b"more were there already", second.stderr)
 
+    def test_only_its_own_files_are_written_over(self):
+        other = self.folder / "notes"
+        other.write_text("precious")
+        (self.folder / "good.json").write_text('{"name": 1}')
+        link = self.folder / "link"
+        os.mkfifo(self.folder / "pipe")
+        link.symlink_to("pipe")
+        for file, why in [(other, "no session"), (self.folder / "good", "no list of messages"), (self.folder, "a directory"), (link, "a pipe")]:
+            with self.subTest(file=file):
+                self.check(run(*CHAT, "-cnv", stdin=f"one\n/save {file}\n".encode()), 3, why)
+                self.assertEqual(self.check(run(*CHAT, "-cnv", "--session", file, stdin=b"one\n"), 3, why), b"")
+        self.assertEqual((other.read_text(), (self.folder / "good.json").read_text()), ("precious", '{"name": 1}'))
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["good.json", "link", "notes", "pipe"])
+        self.check(run(*CHAT, "-cnv", stdin=f"/load {link}\n".encode()), 3, "a pipe")
+
+    def test_session_without_messages(self):
+        file = self.folder / "state"
+        self.text("-p", "one", "-n", "4", "--session", file)
+        written = file.read_bytes()
+        self.assertEqual(self.check(run(*CHAT, "-cnv", "--session", file, stdin=b"two\n"), 3, "state.json: No such file"), b"")
+        self.check(run("-m", TINY, "--chat", "-p", "two", "--session", file), 2, "another text", "-cnv -st")
+        self.assertEqual(file.read_bytes(), written)
+
+    def test_context_shift_drops_the_oldest_turns(self):
+        lines = b"".join(b"message %d\n" % i for i in range(6))
+        keep = self.folder / "kept"
+        args = [*CHAT, "-cnv", "-sys", "be brief", "-c", "128"]
+        self.check(run(*args, stdin=lines), 5, "nothing was cut")
+        result = run(*args, "--context-shift", "--keep", "1000", stdin=lines + f"/save {keep}\n".encode())
+        self.check(result, 0, "the oldest 2 messages were forgotten, as --context-shift says")
+        messages = json.loads((self.folder / "kept.json").read_text())["messages"]
+        self.assertEqual(messages[0], {"role": "system", "content": "be brief"})
+        self.assertEqual([m["content"] for m in messages if m["role"] == "user"][-1], "message 5")
+        self.assertLess(len(messages), 13)
+        again = run(*args, "--context-shift", stdin=b"x" * 200 + b"\n")  # nothing that could be dropped would help
+        self.check(again, 5, "nothing was cut")
+
+    def test_single_turn_that_is_stopped(self):
+        for number, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
+            for first in [["-p", "abc"], []]:
+                with self.subTest(signal=number, first=first):
+                    process = start("-m", TINY, "-cnv", "-st", *first, *ENDLESS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                    process.stdin.write(b"abc\nnever\n")
+                    process.stdin.flush()
+                    self.assertTrue(os.read(process.stdout.fileno(), 10))
+                    process.send_signal(number)
+                    process.communicate(timeout=60)
+                    self.assertEqual(process.returncode, code)
+
+    def test_endless_line(self):
+        with open("/dev/zero", "rb") as zeros:
+            result = subprocess.run([program(), *CHAT, "-cnv"], stdin=zeros, capture_output=True, timeout=60, check=False)
+        self.check(result, 2, "a line of standard input", "a prompt may have 67108864")
+        self.check(run(*CHAT, "-cnv", stdin=(b"x" * 4094 + b"\\\n") * 16400), 2, "the message", "a prompt may have 67108864")
+
     def test_longer_than_the_context(self):
         self.check(run(*CHAT, "-cnv", "-c", "64", stdin=b"x" * 80 + b"\n"), 5, "the context 64", "nothing was cut", "/clear")
 
@@ -157,11 +213,62 @@ class AtTerminal(Case):
         t.type("\x04")
         self.assertEqual(t.end(), 0)
 
-    def test_sigterm_ends_a_conversation(self):
-        t = self.chat()
-        t.prompt()
-        os.kill(t.pid, signal.SIGTERM)
-        self.assertEqual(t.end(), 143)
+    def test_sigterm_and_sighup_end_a_conversation(self):
+        for number in [signal.SIGTERM, signal.SIGHUP]:
+            file = self.folder / number.name
+            t = self.chat("--session", file)
+            t.say("hello")
+            t.prompt()
+            os.kill(t.pid, number)
+            self.assertEqual(t.end(), 128 + number)
+            self.assertEqual(len(json.loads((self.folder / f"{number.name}.json").read_text())["messages"]), 2)
+
+    def test_terminal_that_goes_while_an_answer_is_written(self):
+        file = self.folder / "kept"
+        endless = ["-m", TINY, "--temp", "0", "-c", "100000", "--ignore-eos", "--session", file]
+        for args in [[], ["-no-cnv", "-p", "abc"]]:
+            file.unlink(missing_ok=True)
+            t = Terminal(self, *endless, *args)
+            if not args:
+                t.say("hello")
+            while len(t.shown) < 900:
+                self.assertTrue(t.read())
+            self.assertIn(t.hang_up(), [1, 129])  # a write may fail before the signal comes
+            self.assertEqual(file.read_bytes()[:8], b"tieredKV")
+
+    def test_history_of_others_stays(self):
+        if not self.edits():
+            self.skipTest("built without a line editor")
+        folder = self.folder / "state" / "tiered"
+        folder.mkdir(parents=True)
+        os.mkfifo(folder / "pipe")
+        history = folder / "history"
+        for make in [lambda: os.mkfifo(history), lambda: history.symlink_to(folder / "pipe"), lambda: history.write_text("make\nls\n")]:
+            history.unlink(missing_ok=True)
+            make()
+            before = history.stat()
+            t = self.chat()
+            t.say("hello")
+            t.prompt()
+            t.type("\x04")
+            self.assertEqual(t.end(), 0)
+            self.assertIn(b"it is not used", t.shown)
+            self.assertEqual((history.stat().st_mode, history.stat().st_size), (before.st_mode, before.st_size))
+
+    def test_two_share_a_history(self):
+        if not self.edits():
+            self.skipTest("built without a line editor")
+        both = [self.chat(), self.chat()]
+        for t in both:
+            t.prompt()
+        for t, text in zip([*both, *both], ["one", "two", "three", "four"]):
+            t.type(text + "\r")
+            t.prompt()
+        for t in both:
+            t.type("\x04")
+            self.assertEqual(t.end(), 0)
+        history = (self.folder / "state" / "tiered" / "history").read_text()
+        self.assertEqual(history.split(), ["_HiStOrY_V2_", "one", "two", "three", "four"])
 
     def test_errors_leave_it_usable(self):
         t = self.chat("-c", "64")

@@ -25,7 +25,7 @@ class Flags(Case):
             (["--stop", ""], "empty"), (["-r", ""], "empty"), (["--min-p", "2"], "range"), (["--typical", "-1"], "range"), (["--repeat-penalty", "0"], "range"),
             (["--repeat-last-n", "-2"], "range"), (["--presence-penalty", "nan"], "no number"), (["--frequency-penalty", "x"], "no number"),
             (["--logprobs", "2"], "--json"), (["-cnv", "-no-cnv"], "excludes"), (["-cnv", "--json"], "--json"), (["--in-prefix", "a"], "-cnv"),
-            (["--chat-template", "chatml"], "--chat"), (["-sysf", "x"], "--chat"), (["--keep", "500", "-c", "64"], "--keep 500"),
+            (["--chat-template", "chatml"], "--chat"), (["-sysf", "x"], "--chat"),
             (["--prompt-cache-ro"], "--prompt-cache"), (["--session", "a", "--prompt-cache", "b"], "excludes"), (["-bf", "x"], "excludes"),
         ]:
             with self.subTest(args=args):
@@ -122,9 +122,7 @@ class Ends(Case):
 
     def test_end_of_text(self):
         end = self.json("-p", "abc", "-n", "5", "-l", "2+1000")
-        if end["finish_reason"] != "eos":
-            self.skipTest("token 2 is no end")
-        self.assertEqual((end["tokens"], end["text"]), ([], ""))
+        self.assertEqual((end["finish_reason"], end["tokens"], end["text"]), ("eos", [], ""))
         self.assertEqual(len(self.json("-p", "abc", "-n", "5", "-l", "2+1000", "--ignore-eos")["tokens"]), 5)
 
     def test_context_shift_is_never_silent(self):
@@ -172,7 +170,7 @@ class Json(Case):
                 self.assertIn(out["error"]["message"], result.stderr.decode())
 
     def test_interrupted_run_has_its_text(self):
-        process = start("-m", TINY, "-p", "abc", *ENDLESS, "--json", "--trace", "/dev/null", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = start("-m", TINY, "-p", "abc", *ENDLESS, "--json", "--trace", self.folder / "trace.json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while b"greedy" not in (line := process.stderr.readline()):
             self.assertTrue(line, "it ended by itself")
         while process.poll() is None:  # until it generates, so that there is something to keep
@@ -207,6 +205,16 @@ class Statistics(Case):
         few, many = (self.json("-p", "x" * n, "-n", "12", "--stats", model=MOE)["bound"]["bytes_per_token"] for n in (10, 200))
         self.assertGreater(many, few)  # KV
 
+    def test_heads_of_keys_and_values_are_whole_blocks(self):
+        def kv_bytes(kv_type):
+            """Of 90 positions more, as the bound counts them; of all that are stored."""
+            few, many = (self.json("-p", "x" * n, "-n", "4", "--ignore-eos", "--stats", "-ctk", kv_type, "-ctv", kv_type) for n in (10, 100))
+            return many["bound"]["bytes_per_token"] - few["bound"]["bytes_per_token"], many["memory"]["host_kv_bytes"]
+
+        (f16, stored_f16), (q8, stored_q8) = kv_bytes("f16"), kv_bytes("q8_0")
+        self.assertGreater(f16, 0)
+        self.assertAlmostEqual(q8 / f16, stored_q8 / stored_f16)
+
 
 class Trace(Case):
     def test_events_on_lanes(self):
@@ -234,6 +242,14 @@ class Trace(Case):
 
     def test_file_that_cannot_be_written(self):
         self.check(run("-m", TINY, "-p", "a", "-n", "1", "--trace", self.folder / "none" / "trace.json"), 3, "trace file", "No such file")
+
+    def test_file_that_cannot_be_finished(self):
+        small = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))}
+        args = ["-m", TINY, "-p", "a", "-n", "2", "--trace", self.folder / "trace.json"]
+        self.check(run(*args, **small), 3, "error: trace file", "File too large")
+        with open("/dev/full", "wb") as full:  # the error that came first is the one that counts
+            result = subprocess.run([program(), *map(str, args)], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False, **small)
+        self.check(result, 1, "error: cannot write to standard output", "warning: trace file", "File too large")
 
 
 class Memory(Case):

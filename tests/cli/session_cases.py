@@ -1,6 +1,7 @@
 """State that is kept between runs."""
 
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -63,6 +64,78 @@ class Sessions(Case):
         self.text(*args)
         self.assertGreater(self.file.stat().st_size, 0)
         self.check(run("-m", TINY, "--session", self.folder / "new", "-n", "1"), 2, "the prompt is empty")
+
+    def test_only_its_own_files_are_written_over(self):
+        other = self.folder / "notes"
+        other.write_text("precious")
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        dangling = self.folder / "dangling"
+        dangling.symlink_to(self.folder / "nothing")
+        args = ["-m", TINY, "-p", "abc", "-n", "1"]
+        for flag in ["--session", "--prompt-cache", "--trace"]:
+            for file, why in [(other, "not written over"), (pipe, "a pipe"), (self.folder, "a directory"), (dangling, "a link"),
+                              (self.folder / "none" / "file", "No such file")]:
+                with self.subTest(flag=flag, file=file.name):
+                    self.assertEqual(self.check(run(*args, flag, file), 3, why), b"")
+        self.assertEqual(other.read_text(), "precious")
+        self.check(run(*args, "--prompt-cache", pipe, "--prompt-cache-ro"), 3, "a pipe")
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["dangling", "notes", "pipe"])
+        link = self.folder / "link"
+        link.symlink_to("state")
+        self.file.touch()
+        self.check(run(*args, "--session", link), 0)
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(self.file.read_bytes()[:8], b"tieredKV")
+
+    def test_trace_replaces_no_file_that_is_read(self):
+        prompt = self.folder / "prompt.txt"
+        prompt.write_text("{abc}")
+        model = self.folder / "model.gguf"
+        model.write_bytes(TINY.read_bytes())
+        link = self.folder / "link"
+        link.symlink_to(model)
+        self.check(run("-m", model, "-f", prompt, "-n", "1", "--trace", prompt), 3, "is the prompt file")
+        self.check(run("-m", model, "-p", "a", "-n", "1", "--trace", link), 3, "is the model")
+        self.assertEqual((prompt.read_text(), model.read_bytes()), ("{abc}", TINY.read_bytes()))
+        trace = self.folder / "trace.json"
+        for _ in range(2):
+            self.check(run("-m", model, "-p", "a", "-n", "1", "--trace", trace), 0)
+
+    def test_prompt_goes_behind_a_session(self):
+        first = self.json("-p", "abc", "-n", "5", "--session", self.file)
+        result = run("-m", TINY, "--temp", "0", "-p", "def", "-n", "3", "--session", self.file)
+        self.check(result, 0, "session", "behind the 8 tokens of")
+        self.assertTrue(result.stdout.startswith(b"abc"))
+        more = self.json("-p", "ghi", "-n", "1", "--session", self.file)
+        self.assertEqual((more["usage"]["prompt_tokens"], more["usage"]["reused_tokens"]), (8 + 6 + 3, 8 + 6))
+        self.assertEqual(len(first["tokens"]), 5)
+        text = "begins with all of it"
+        self.text("-p", text, "-n", "0", "--session", self.folder / "other")
+        again = self.json("-p", text + "!", "-n", "1", "--session", self.folder / "other")
+        self.assertEqual(again["usage"]["prompt_tokens"], self.json("-p", text + "!", "-n", "1")["usage"]["prompt_tokens"])
+
+    def test_empty_names(self):
+        for flag in ["--session", "--prompt-cache", "--trace", "--chat-template"]:
+            self.check(run("-m", TINY, "-p", "abc", "-n", "1", "--chat", flag, ""), 2, flag, "empty")
+        self.check(run("-m", TINY, "-p", "abc", "-ctk", "\u00e9"), 2, "f32, f16 or q8_0")
+        self.assertNotIn("give both", run("-m", TINY, "-p", "abc", "-ctk", "\u00e9").stderr.decode())
+
+    def test_limit_of_a_file_is_an_error(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+        result = run("-m", TINY, "-p", "abc", "-n", "4", "--session", self.file, preexec_fn=limit)
+        self.check(result, 3, "File too large")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_hangup_keeps_the_text(self):
+        process = start("-m", TINY, "-p", "abc", *ENDLESS, "--session", self.file, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        os.read(process.stdout.fileno(), 20)
+        process.send_signal(signal.SIGHUP)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 129, err.decode())
+        self.assertGreater(self.file.stat().st_size, 0)
 
     def test_interrupted_text_is_kept(self):
         process = start("-m", TINY, "-p", "abc", *ENDLESS, "--session", self.file, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

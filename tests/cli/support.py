@@ -32,7 +32,7 @@ def run(*args, stdin=b"", **more):
 
 
 def start(*args, **more):
-    return subprocess.Popen([program(), *map(str, args)], stdin=subprocess.DEVNULL, **more)
+    return subprocess.Popen([program(), *map(str, args)], **{"stdin": subprocess.DEVNULL, **more})
 
 
 def wait_until(condition, process):
@@ -122,10 +122,19 @@ class Terminal:
     def prompt(self):
         return self.expect(re.compile(rb">(\x1b\[0m)? "))  # it may be coloured
 
+    def hang_up(self):
+        """The exit code after the terminal has gone."""
+        os.close(self.descriptor)
+        self.descriptor = os.open(os.devnull, os.O_RDONLY)
+        return self.wait()
+
     def end(self):
         """The exit code."""
         while self.read():
             pass
+        return self.wait()
+
+    def wait(self):
         _, status = os.waitpid(self.pid, 0)
         self.pid = 0
         return os.waitstatus_to_exitcode(status)

@@ -182,6 +182,15 @@ TEST_CASE("groups of a call may lie anywhere among the slots, and may be empty")
     CHECK(same_bits(y, expected));
     CHECK(same_bits(run(cpu, layer, {empty}), layer.output()));
     CHECK(same_bits(run(cpu, layer, {}), layer.output()));
+    std::vector<float> untouched = layer.output();  // n_slots as an upper bound, of slots that are elsewhere
+    std::vector<std::byte> workspace(experts_workspace_bytes(layer.c.n_tokens, 60, layer.c.dim, layer.c.hidden_dim));
+    std::vector<std::byte> unused;
+    std::vector<ExpertGroup> const only_empty = {empty, empty};
+    ExpertsArgs args = layer.args(only_empty, untouched, unused);
+    args.n_slots = 60;
+    args.workspace = workspace.data();
+    cpu.run(cpu.table().experts, args);
+    CHECK(same_bits(untouched, layer.output()));
   }
 }
 

@@ -156,7 +156,7 @@ std::vector<float> run_routed(Cpu& cpu, Routed const& p) {
   std::vector<ExpertGroup> groups(std::min(n_slots, std::size_t(Routed::n_experts)));
   std::vector<std::int32_t> slots(n_slots), counts(Routed::n_experts + 1);
   cpu.run(cpu.table().routed_experts, RoutedExpertsArgs{p.args(y, workspace), p.ids.data(), p.weights.data(), groups.data(), slots.data(),
-                                                        counts.data(), Routed::n_experts});
+                                                        counts.data(), Routed::n_experts, 3});
   return y;
 }
 
@@ -202,7 +202,7 @@ TEST_CASE("a router's id that is no expert is an error of the device, not a wild
     } catch (Error const& e) {
       CHECK(e.code() == Errc::device);
       INFO(e.what());
-      CHECK(std::string(e.what()).find(concat("expert ", bad, " of 9")) != std::string::npos);
+      CHECK(std::string(e.what()).find(concat("layer 3: the router chose expert ", bad, " of 9")) != std::string::npos);
     }
   }
 }

@@ -79,6 +79,7 @@ TEST_CASE("a cancelled step leaves the engine usable and the sequence as long as
   std::vector<float> const expected = run(engine);
   Sequence const sequence = engine.new_sequence();
   engine.prefill(sequence, prompt);
+  CHECK_FALSE(engine.cancel_token().is_cancelled());
   engine.cancel_token().cancel();
   try {
     engine.decode(sequence, 2);
@@ -87,7 +88,9 @@ TEST_CASE("a cancelled step leaves the engine usable and the sequence as long as
     CHECK(e.code() == Errc::cancelled);
   }
   CHECK(sequence.length() == std::int32_t(prompt.size()));
+  CHECK(engine.cancel_token().is_cancelled());  // stays set
   engine.cancel_token().reset();
+  CHECK_FALSE(engine.cancel_token().is_cancelled());
   engine.decode(sequence, 2);
   CHECK(sequence.length() == std::int32_t(prompt.size()) + 1);
 }

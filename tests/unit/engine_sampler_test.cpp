@@ -39,6 +39,15 @@ TEST_CASE("numbers that mean nothing are refused") {
   CHECK(error_of([] { Sampler({.frequency_penalty = inf}); }).code == Errc::precondition);
   CHECK(error_of([] { Sampler({.logit_bias = {{1, inf}}}); }).code == Errc::precondition);
   CHECK(error_of([] { Sampler({.logit_bias = {{1, quiet_nan}}}); }).code == Errc::precondition);
+  CHECK(error_of([] { Sampler({.temperature = -1.5f}); }).says("temperature", "-1.5"));
+  CHECK(error_of([] { Sampler({.top_k = -7}); }).says("top_k", "-7"));
+  CHECK(error_of([] { Sampler({.frequency_penalty = inf}); }).says("frequency_penalty", "inf"));
+  CHECK(error_of([] { Sampler({.logit_bias = {{13, quiet_nan}}}); }).says("token 13", "nan"));
+  Sampler sampler{SamplerOptions{}};
+  CHECK(error_of([&] { sampler.accept(-3); }).says("-3"));
+  std::vector<std::uint8_t> const flags(3, 1);
+  CHECK(error_of([&] { sampler.sample(std::vector<float>(5), flags); }).says("3 flags", "5 logits"));
+  CHECK(error_of([&] { sampler.sample(std::vector<float>(5, quiet_nan)); }).says("5 logits"));
 }
 
 TEST_CASE("draws follow the softmax of logits over temperature") {

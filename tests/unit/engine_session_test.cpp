@@ -1,9 +1,15 @@
 // Sessions: what is loaded is what was saved, bit for bit, and nothing else is ever loaded.
+#include <cerrno>
+#include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <string>
 #include <vector>
+
+#include <sys/resource.h>
 
 #include "catch.hpp"
 #include "error_of.hpp"
@@ -156,7 +162,7 @@ TEST_CASE("a session is bound to the model, not to the name of its file") {
     Engine<CpuPolicies> other(open_golden(file), options_of());
     Thrown const t = error_of([&] { load_session(other, folder / "s"); });
     CHECK(t.code == Errc::bad_file);
-    CHECK(t.says("another model"));
+    CHECK(t.says("another model", "0x"));
   }
 }
 
@@ -190,6 +196,10 @@ TEST_CASE("a damaged or cut file is refused at every byte, and nothing changes")
   version[8] = 2;
   write(bad_path, version);
   CHECK(error_of([&] { load_session(engine, bad_path, conversation); }).says("version 2"));
+  std::string sum = good;
+  std::fill(sum.end() - 8, sum.end(), char(0x5a));
+  write(bad_path, sum);
+  CHECK(error_of([&] { load_session(engine, bad_path, conversation); }).says("checksum", "0x5a5a5a5a5a5a5a5a"));
   Conversation restored = load_session(engine, folder / "good");
   CHECK(go_on(engine, restored) == go_on(engine, conversation));
 }
@@ -218,6 +228,44 @@ TEST_CASE("files that cannot be read or written are named") {
   CHECK(conversation.length() == 200);
   CHECK(error_of([&] { save_session(small, conversation, folder / "t"); }).says("another engine"));
   CHECK_FALSE(std::filesystem::exists(folder / "t"));
+}
+
+TEST_CASE("no memory while KV is saved or restored is an error with the bytes, and the sequence is empty") {
+  Engine<CpuPolicies> engine(open_golden("llama.f32.gguf"), options_of());
+  Sequence sequence = engine.new_sequence();
+  engine.prefill(sequence, some_tokens(9));
+  std::string const bytes = std::to_string(engine.core().kv_bytes(9)) + " bytes";
+  Thrown const saving = error_of([&] { engine.core().export_kv(sequence, [](std::span<std::byte const>) { throw std::bad_alloc(); }); });
+  CHECK(saving.code == Errc::out_of_memory);
+  CHECK(saving.says("save", bytes, "9 tokens"));
+  CHECK(sequence.length() == 9);
+  Thrown const restoring = error_of([&] { engine.core().import_kv(sequence, 9, [](std::span<std::byte>) { throw std::bad_alloc(); }); });
+  CHECK(restoring.code == Errc::out_of_memory);
+  CHECK(restoring.says("restore", bytes, "9 tokens"));
+  CHECK(sequence.length() == 0);
+}
+
+TEST_CASE("a disk that is full is an error with the bytes and the reason, and the old file stays") {
+  TempDir const folder;
+  Engine<CpuPolicies> engine(open_golden("llama.f32.gguf"), options_of());
+  Conversation conversation(engine.new_sequence());
+  conversation.prompt(engine, some_tokens(9));
+  save_session(engine, conversation, folder / "s");
+  std::string const good = bytes_of(folder / "s");
+  REQUIRE(good.size() > 1000);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  rlimit small = before;
+  small.rlim_cur = 1000;
+  auto* const on_signal = std::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  Thrown const t = error_of([&] { save_session(engine, conversation, folder / "s"); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, on_signal);
+  CHECK(t.code == Errc::io);
+  CHECK(t.says("/s: cannot be written", concat(good.size() - 1000, " bytes at offset 1000"), std::strerror(EFBIG)));
+  CHECK(bytes_of(folder / "s") == good);
+  CHECK(n_files(folder / "") == 1);
 }
 
 TEST_CASE("a fault at any copy is an error, the file and the engine stay good") {

@@ -50,6 +50,10 @@ TEST_CASE("ChatTemplate names what is wrong, its line, and the way out") {
   CHECK(says(refusal("{{ 1 is prime }}"), "line 1: the test \"prime\" is not known"));
   CHECK(says(refusal("{{ 'a'\n.encode() }}"), "line 2: the method encode() of str is not supported"));
   CHECK(says(refusal("{{ joiner(',') }}"), "the function joiner() is not supported"));
+  CHECK(says(refusal("{{ {}.fromkeys([1]) }}"), "fromkeys() of dict is not supported"));
+  CHECK(says(refusal("{% macro f(a) %}{% endmacro %}{{ f.arguments }}"), "the attribute arguments of a macro is not supported"));
+  CHECK(says(refusal("{{ '%5s' % 'a' }}"), "the format \"%5s\" for str"));
+  CHECK(says(refusal("{{ '%d' % 1.5 }}"), "the format \"%d\" for float"));
   CHECK(says(refusal("\n{{ tools[0].name }}\n{{ nothing.name }}"), "line 2"));
   CHECK(says(refusal("{{ nothing\n.name }}"), "line 1: 'nothing' is undefined"));
   CHECK(says(refusal("{{ messages[0].tool.name }}"), "has no attribute \"tool\""));
@@ -57,6 +61,58 @@ TEST_CASE("ChatTemplate names what is wrong, its line, and the way out") {
   CHECK(says(refusal("{% if true %}\n"), "without {% endif %}"));
   CHECK(says(refusal("{% set l = [1] %}{{ l.append(2) }}"), "may not call append of a list"));
   CHECK(says(refusal("{{ strftime_now('%Q') }}"), "strftime_now of \"%Q\""));
+}
+
+TEST_CASE("ChatTemplate refuses all that its documentation lists, and writes none of it in part") {
+  for (char const* const source : {"{% extends 'a' %}",
+                                   "{% import 'a' as b %}",
+                                   "{% autoescape true %}{% endautoescape %}",
+                                   "{% do 1 %}",
+                                   "{% trans %}a{% endtrans %}",
+                                   "{{ cycler('a') }}",
+                                   "{{ lipsum() }}",
+                                   "{{ 'upper' is filter }}",
+                                   "{{ 'odd' is test }}",
+                                   "{{ 'a' | urlize }}",
+                                   "{{ [{'a': 1}] | groupby('a', default=1) }}",
+                                   "{{ [{'a': 1}] | sort(attribute='a,b') }}",
+                                   "{{ '%(a)s' | format(a=1) }}",
+                                   "{{ 7.5 | round(-1) }}",
+                                   "{{ 'a'.expandtabs(4) }}",
+                                   "{{ 'a'.format_map({}) }}",
+                                   "{{ 'a'.isascii() }}",
+                                   "{{ 'a'.isidentifier() }}",
+                                   "{{ 'a'.isprintable() }}",
+                                   "{{ 'a'.istitle() }}",
+                                   "{{ 'a'.maketrans('a', 'b') }}",
+                                   "{{ 'a'.swapcase() }}",
+                                   "{{ 'a'.translate({}) }}",
+                                   "{{ 'é'.isalpha() }}",
+                                   "{{ 'é'.isalnum() }}",
+                                   "{{ '²'.isdigit() }}",
+                                   "{{ '²'.isdecimal() }}",
+                                   "{{ '²'.isnumeric() }}",
+                                   "{{ (1).bit_length() }}",
+                                   "{{ '{:>5}'.format('a') }}",
+                                   "{{ '{!r}'.format('a') }}",
+                                   "{{ '{a.b}'.format(a={'b': 1}) }}",
+                                   "{{ '%c' % 65 }}",
+                                   "{{ '%o' % 8 }}",
+                                   "{{ '%X' % 15 }}",
+                                   "{{ '%i' % 1.5 }}",
+                                   "{{ '%#.1f' % 1.5 }}",
+                                   "{{ '%(a)s' % {'a': 1} }}",
+                                   "{{ '%1001d' % 1 }}",
+                                   "{{ strftime_now('%Z') }}",
+                                   "{{ 2 ** 63 }}",
+                                   "{{ 1e400 }}",
+                                   "{{ range(3) }}",
+                                   "{{ [1] | map('string') }}",
+                                   "{{ {'a': 1}.items() }}"}) {
+    INFO(source);
+    CHECK(error_of([&] { rendered(source); }).code == Errc::unsupported);
+  }
+  CHECK(rendered("{{ '%05.1f' % 3.14159 }} {{ 2.675 | round(2) }} {{ 'İﬁΑΣ' | lower }}") == "003.1 2.67 İﬁασ");
 }
 
 TEST_CASE("a refusal by the template is the caller's error, with the template's reason") {

@@ -25,6 +25,8 @@ TEST_CASE("JSON comes back as json.dumps writes it") {
   JsonStyle style;
   style.ascii = true;
   CHECK(again("\"é😀\"", style) == "\"\\u00e9\\ud83d\\ude00\"");
+  CHECK(again("\"~\x7f\"", style) == "\"~\\u007f\"");
+  CHECK(again("\"~\x7f\"") == "\"~\x7f\"");
 }
 
 TEST_CASE("what is no JSON is refused with its place") {
@@ -38,4 +40,12 @@ TEST_CASE("what is no JSON is refused with its place") {
     CHECK(thrown.says("at byte "));
   }
   CHECK(error_of([] { again(std::string(200, '[')); }).code == tiered::Errc::precondition);
+}
+
+TEST_CASE("halves of surrogate pairs that make none are refused") {
+  for (char const* const json : {R"("\ud800\u0041")", R"("\ud83d\ud83d")", R"("\udc00\ud800")", R"("\ud83d\u")", R"("\ud83d")"}) {
+    INFO(json);
+    CHECK(error_of([&] { again(json); }).code == tiered::Errc::precondition);
+  }
+  CHECK(again(R"("\ud800\udc00\udbff\udfff")") == "\"\xf0\x90\x80\x80\xf4\x8f\xbf\xbf\"");
 }

@@ -96,7 +96,9 @@ TEST_CASE("page_in can be cancelled between pieces, and passes on what a watcher
   CHECK_THROWS_AS(page_in(file, options), std::runtime_error);
   options = {};
   options.n_threads = 0;
-  CHECK(error_of([&] { page_in(file, options); }).code == Errc::precondition);
+  auto const none = error_of([&] { page_in(file, options); });
+  CHECK(none.code == Errc::precondition);
+  CHECK(none.says("n_threads is 0"));
 }
 
 TEST_CASE("page_in of a file that was cut is an error, of bytes in memory nothing") {

@@ -107,12 +107,29 @@ TEST_CASE("ReadInto keeps what it has when a read fails, is cancelled, or the ti
   static_cast<void>(kept);
 }
 
-TEST_CASE("ReadInto refuses bytes that are not of its file, and files that are not on disk") {
+TEST_CASE("ReadInto hands back what a model made itself, and copies none of it") {
+  TempDir const dir;
+  GgufFile const file = GgufFile::open(write_model(dir));
+  std::vector<std::byte> const made(128);
+  ReadInto<PageableTier> weights(file);
+  auto const brought = weights.bring(made);
+  CHECK(brought.data() == made.data());
+  CHECK(brought.size() == made.size());
+  CHECK(weights.memory().used_bytes() == 0);
+  auto const small = file.require_tensor("small").data;
+  CHECK(weights.bring(small).data() != small.data());
+  CHECK(weights.bring(made).data() == made.data());
+  CHECK(weights.memory().used_bytes() == small.size());
+}
+
+TEST_CASE("ReadInto refuses bytes that are half of its file, and files that are not on disk") {
   TempDir const dir;
   GgufFile const file = GgufFile::open(write_model(dir));
   std::vector<std::byte> const foreign(100);
   ReadInto<PageableTier> weights(file);
-  CHECK(error_of([&] { weights.bring(foreign); }).code == Errc::precondition);
+  auto const all = file.mapping(0)->bytes();
+  CHECK(error_of([&] { weights.bring({all.data() + all.size() - 10, 11}); }).says("11 bytes", "model.gguf"));
+  CHECK(error_of([&] { weights.bring({all.data() - 1, 2}); }).code == Errc::precondition);
   CHECK(weights.memory().used_bytes() == 0);
   ReadInto<PageableTier> none;
   CHECK(error_of([&] { none.bring(foreign); }).code == Errc::precondition);

@@ -74,7 +74,6 @@ TEST_CASE("MmapFile advice takes any part of the mapping and nothing else") {
   TempDir const dir;
   auto const bytes = counting(20000);
   MmapFile const file = MmapFile::open(dir.write("a", bytes));
-  file.advise_sequential();
   file.advise_willneed(file.bytes());
   file.advise_willneed(file.bytes().subspan(5000, 3));
   file.advise_willneed(file.bytes().subspan(20000));

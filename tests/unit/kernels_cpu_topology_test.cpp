@@ -47,6 +47,12 @@ TEST_CASE("lists of CPUs as the kernel writes them") {
   CHECK(parse_cpu_list("1,x") == std::vector<int>{1});
   CHECK(parse_cpu_list("3-1").empty());
   CHECK(parse_cpu_list("0-99999999999").empty());
+  CHECK(parse_cpu_list("65534-65535") == std::vector<int>{65534, 65535});
+  for (char const* const large : {"65536", "65535-65536", "2147483647", "2147483646-2147483647", "0-2147483647"}) {
+    INFO(large);
+    CHECK(parse_cpu_list(large).empty());
+    CHECK(parse_cpu_list(std::string("7,") + large) == std::vector<int>{7});
+  }
 }
 
 TEST_CASE("siblings count once, those outside the process's CPUs not at all") {

@@ -17,19 +17,21 @@
 
 namespace tiered {
 
-/// "0-3,8,10-11" of the kernel's cpulist files as numbers, ascending; what is no such list gives what was read before it.
+/// "0-3,8,10-11" of the kernel's cpulist files as numbers, ascending; what is no such list, or a number of more than 16 bits, gives
+/// what was read before it.
 inline std::vector<int> parse_cpu_list(std::string_view text) {
+  constexpr int largest = (1 << 16) - 1;
   std::vector<int> cpus;
   char const* at = text.data();
   char const* const end = at + text.size();
   while (at < end) {
     int first = 0, last = 0;
     auto result = std::from_chars(at, end, first);
-    if (result.ec != std::errc{} || first < 0) break;
+    if (result.ec != std::errc{} || first < 0 || first > largest) break;
     last = first;
     if (result.ptr < end && *result.ptr == '-') {
       result = std::from_chars(result.ptr + 1, end, last);
-      if (result.ec != std::errc{} || last < first || last - first > 1 << 16) break;
+      if (result.ec != std::errc{} || last < first || last > largest) break;
     }
     for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
     if (result.ptr >= end || *result.ptr != ',') break;

@@ -42,6 +42,7 @@ class CancelToken {
  public:
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   void reset() { cancelled_.store(false, std::memory_order_relaxed); }
+  /// Whether the next step would end at once. Any thread.
   bool is_cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   std::atomic<bool> const& flag() const { return cancelled_; }
 

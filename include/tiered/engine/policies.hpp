@@ -45,10 +45,10 @@ concept EnginePolicies = HostWeights<typename P::HostMemory> && Backend<typename
 
 /// What the devices of an engine are made with.
 struct MachineOptions {
-  std::size_t vram_bytes = 0;    ///< most that may be taken of the device's memory
-  int n_threads = 0;             ///< of the host; 0: physical cores that the process may use
-  bool f32_activations = false;  ///< products on f32 instead of 8-bit activations: slower, for comparison
-  bool keep_times = false;       ///< for a trace
+  std::size_t vram_bytes = 0;             ///< most that may be taken of the device's memory
+  int n_threads = 0;                      ///< of the host; 0: physical cores that the process may use
+  bool f32_activations = false;           ///< products on f32 instead of 8-bit activations: slower, for comparison
+  bool keep_times = false;                ///< for a trace
   std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best one
 };
 

@@ -16,7 +16,7 @@ void load_session(EngineCore& core, std::string const& path, Conversation& into)
 
 /// Writes a file that load_session() reads; a file of that name is replaced, at once and whole, or stays as it was. Readable by
 /// its owner only, since it holds a conversation. Not called during a step; same thread as the engine.
-/// Errors  Errc::io with the system's reason; device where KV could not be copied.
+/// Errors  Errc::io with the system's reason; out_of_memory; device where KV could not be copied.
 template <class E>
 void save_session(E& engine, Conversation const& conversation, std::string const& path) {
   detail::save_session(engine.core(), conversation, path);

@@ -43,9 +43,21 @@ struct ChatOptions {
 /// apply_chat_template gives. Without effect on anything else, and bounded in time, memory and stack, whatever the template holds.
 /// Immutable, so any thread may use it; copies share one state.
 ///
-/// All of Jinja2 3.1 but: inheritance, include and import; the filters filesizeformat, pprint, random, slice, striptags, truncate,
-/// urlencode, urlize, wordwrap, xmlattr; integers of more than 64 bits; specifications in str.format; scripts with case that are
-/// neither Latin, Greek, Cyrillic nor Armenian keep it. What changes a list or a dict (append, pop) fails there as it does here.
+/// Of Jinja2 3.1 these are refused by name:
+///   statements  inheritance, include, import, autoescape; do and trans, as transformers does
+///   functions   cycler, joiner, lipsum; the tests filter and test
+///   filters     filesizeformat, pprint, random, slice, striptags, truncate, urlencode, urlize, wordwrap, xmlattr; groupby with a
+///               default, sort by several attributes, format with named values, round to less than no digits
+///   methods     encode, expandtabs, format_map, isascii, isidentifier, isprintable, istitle, maketrans, swapcase and translate of
+///               str; isalnum, isalpha, isdecimal, isdigit and isnumeric of text that is not ASCII; fromkeys of dict; all methods of
+///               numbers; of a macro all attributes but name
+///   formats     in str.format all but {}, {0} and {name}; after %, all but s, r, d, i, x, f, e and g, names, d, i and x of floats,
+///               flags and width of s and r, # of floats, and more than 1000 characters; strftime_now with %c, %U, %Z and their like
+///   numbers     integers of more than 64 bits, floats that overflow where they are written (1e400)
+///   printing    of anything but texts, numbers, lists, tuples and dicts: a range, a generator, the items of a dict
+/// What changes a list or a dict (append, pop) fails there as it does here. What differs: upper and lower case are of single letters
+/// of Latin, Greek, Cyrillic and Armenian, but for the upper case of a sharp s; what would become several letters (U+0130, ligatures)
+/// stays, a sigma that ends a word is like any other, and casefold is lower.
 class ChatTemplate {
  public:
   /// Errors  unsupported, with the line and the construct, for source that is no template or needs what is not there.

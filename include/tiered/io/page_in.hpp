@@ -8,6 +8,7 @@
 #include <exception>
 #include <optional>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -38,7 +39,8 @@ class PiecewiseRead {
  public:
   /// `done` of `total` bytes were there before: for reads that are a part of a larger one.
   PiecewiseRead(ReadOptions const& options, std::uint64_t done, std::uint64_t total) : options_(options), done_(done), total_(total) {
-    expects(options.n_threads > 0, "ReadOptions: at least one thread");
+    if (options.n_threads < 1)
+      throw Error(Errc::precondition, concat("ReadOptions: n_threads is ", options.n_threads, ", a read takes at least one"));
   }
 
   /// Calls read(begin, bytes) for pieces of [0, bytes) that are multiples of the piece size, on any thread.
@@ -64,7 +66,9 @@ class PiecewiseRead {
           }
         });
       }
-    } catch (...) {  // as many as the system gives: the read is the same
+    } catch (std::system_error const&) {  // as many as the system gives: the read is the same
+    } catch (...) {
+      guarded([] { throw; });  // the threads that run must end first
     }
     while (read_next()) guarded([&] { report(); });
     for (std::thread& helper : helpers) helper.join();

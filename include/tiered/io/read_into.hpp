@@ -53,11 +53,15 @@ class ReadInto {
     read_once_ = available && total_bytes_ > *available / 2;
   }
 
-  /// Errors  out_of_memory from the tier; io where the file was cut or the storage fails; cancelled; precondition for bytes that
-  ///         are not of the file's mapping. What was brought before stays.
+  /// What lies outside of the file's mapping, such as the factors of a rope that a model makes itself, is not copied and comes back as
+  /// it is, whatever tier() says.
+  /// Errors  out_of_memory from the tier; io where the file was cut or the storage fails; cancelled; precondition without a file, and
+  ///         for bytes that reach over an end of the mapping. What was brought before stays.
   std::span<std::byte const> bring(std::span<std::byte const> mapped) {
+    MmapFile const* const source = file_of(mapped);
+    if (source == nullptr) return mapped;
     return blocks_.get(mapped, [&](std::span<std::byte> to) {
-      MmapFile const& file = file_of(mapped);
+      MmapFile const& file = *source;
       std::uint64_t const offset = std::uint64_t(mapped.data() - file.bytes().data());
       detail::PiecewiseRead(options_, done_bytes_, total_bytes_).run(to.size(), [&](std::uint64_t begin, std::size_t bytes) {
         file.read_at(offset + begin, to.subspan(std::size_t(begin), bytes));
@@ -70,15 +74,18 @@ class ReadInto {
   Memory const& memory() const { return blocks_.memory(); }
 
  private:
-  MmapFile const& file_of(std::span<std::byte const> mapped) const {
+  /// The part that holds all of the bytes; null where none holds any.
+  MmapFile const* file_of(std::span<std::byte const> mapped) const {
+    if (!gguf_) throw Error(Errc::precondition, concat("ReadInto: ", mapped.size(), " bytes were asked of no file"));
     std::less_equal<> const not_after{};
-    for (int part = 0; gguf_ && part < gguf_->n_parts(); ++part) {
+    for (int part = 0; part < gguf_->n_parts(); ++part) {
       std::span<std::byte const> const all = gguf_->mapping(part)->bytes();
-      if (not_after(all.data(), mapped.data()) && not_after(mapped.data() + mapped.size(), all.data() + all.size()))
-        return *gguf_->mapping(part);
+      std::byte const *const begin = mapped.data(), *const end = begin + mapped.size();
+      if (not_after(end, all.data()) || not_after(all.data() + all.size(), begin)) continue;
+      if (not_after(all.data(), begin) && not_after(end, all.data() + all.size())) return gguf_->mapping(part);
+      throw Error(Errc::precondition, concat("ReadInto: ", mapped.size(), " bytes are only in part of the mapping of ", gguf_->path()));
     }
-    throw Error(Errc::precondition,
-                concat("ReadInto: ", mapped.size(), " bytes are not of the mapping of ", gguf_ ? gguf_->path() : "a file"));
+    return nullptr;
   }
 
   std::optional<GgufFile> gguf_;

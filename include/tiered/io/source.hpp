@@ -61,15 +61,18 @@ class MmapFile {
   void read_at(std::uint64_t offset, std::span<std::byte> dst) const { file_.read_at(offset, dst); }
 
   /// The part of bytes() is in memory, and in this process's page tables, when it returns. Starts at a page. Any thread.
-  /// Errors  io where the file was cut since it was opened or the storage fails; but a system older than Linux 5.14 raises SIGBUS.
+  /// Errors  io where the file was cut since it was opened or the storage fails; but SIGBUS from a system older than Linux 5.14, or
+  ///         that has no resources for the call however often it is asked.
   void page_in(std::span<std::byte const> part) const {
     if (part.empty()) return;
     if (!huge_pages_) advise_willneed(part);  // else read-ahead is 2 MiB anyway, and this would fill the cache with small pages
     constexpr int populate_read = 22;         // MADV_POPULATE_READ of Linux 5.14
-    while (::madvise(const_cast<std::byte*>(part.data()), part.size(), populate_read) != 0) {
+    constexpr int max_tries = 100;
+    for (int n_tries = 1; ::madvise(const_cast<std::byte*>(part.data()), part.size(), populate_read) != 0; ++n_tries) {
       int const code = errno;
-      if (code == EINTR || code == EAGAIN) continue;
-      if (code == EINVAL) return touch_pages(part);
+      bool const for_now = code == EINTR || code == EAGAIN;
+      if (for_now && n_tries < max_tries) continue;
+      if (for_now || code == EINVAL) return touch_pages(part);
       std::uint64_t const offset = std::uint64_t(part.data() - bytes().data());
       throw Error(Errc::io, concat(path(), ": ", part.size(), " bytes at offset ", offset, " cannot be read through the mapping (",
                                    detail::errno_text(code), "); the file has ", current_size_bytes(), " bytes, it had ", size_bytes(),
@@ -81,9 +84,7 @@ class MmapFile {
     ::posix_fadvise(file_.descriptor(), ::off_t(offset), ::off_t(bytes), POSIX_FADV_DONTNEED);
   }
 
-  /// Advice to the system about how bytes() will be read; does not wait and cannot fail.
-  void advise_sequential() const { ::madvise(data_, std::size_t(size_bytes()), MADV_SEQUENTIAL); }
-  /// Starts reading a part of bytes() into the page cache.
+  /// Starts reading a part of bytes() into the page cache; does not wait and cannot fail.
   void advise_willneed(std::span<std::byte const> part) const {
     std::byte const* const begin = static_cast<std::byte const*>(data_);
     if (part.empty() || part.data() < begin || part.data() + part.size() > begin + size_bytes()) return;
@@ -102,7 +103,9 @@ class MmapFile {
     }
     void* const mapped = ::mmap(nullptr, std::size_t(size_bytes()), PROT_READ, MAP_SHARED, file_.descriptor(), 0);
     if (mapped == MAP_FAILED) {
-      throw Error(Errc::io, concat(path(), ": ", size_bytes(), " bytes cannot be mapped: ", detail::errno_text(errno)));
+      int const reason = errno;
+      throw Error(reason == ENOMEM ? Errc::out_of_memory : Errc::io,
+                  concat(path(), ": ", size_bytes(), " bytes cannot be mapped: ", detail::errno_text(reason)));
     }
     data_ = mapped;
 #if defined(MADV_HUGEPAGE)

@@ -64,7 +64,8 @@ struct MatmulSetArgs {
   std::int32_t n_parts = 0;
 };
 
-/// gate.y = act(x gate^T) * (x up^T): the first half of a feed-forward network. What is in up.y afterwards is undefined.
+/// gate.y = act(x gate^T) * (x up^T): the first half of a feed-forward network. gate.x and up.x are the same rows, in two forms where
+/// the types read different activations. What is in up.y afterwards is undefined.
 struct GatedMatmulArgs {
   MatmulArgs gate, up;  ///< same rows, n_tokens, y_stride
   DType gate_type{}, up_type{};
@@ -213,7 +214,8 @@ struct ExpertsArgs {
   Activation activation = Activation::silu;
 };
 
-/// Quantised x of all tokens, and gate, up and quantised product of all slots.
+/// Bytes for lists of the slots; x as gate and up read it, in 8-bit blocks of all tokens, in panels of all slots, or both; gate, up,
+/// and their product as `down` reads it, of all slots.
 TIERED_HD constexpr std::size_t experts_workspace_bytes(std::int32_t n_tokens, std::int32_t n_slots, std::int32_t dim,
                                                         std::int32_t hidden_dim) {
   // Rows in 8-bit blocks take 5/4 bytes an element, in panels 2, one for each slot; ends are rounded up to 64 bytes.
@@ -232,6 +234,7 @@ struct RoutedExpertsArgs {
   std::int32_t* slots = nullptr;         ///< room for n_slots
   std::int32_t* counts = nullptr;        ///< room for n_experts + 1
   std::int32_t n_experts = 0;
+  std::int32_t layer = 0;  ///< for messages
 };
 
 /// out[t, :] = sum over j, ascending, of weights[t, j] * y[t * n_used + j, :]: a fixed order, whatever device computed which slot.

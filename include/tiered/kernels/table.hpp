@@ -25,8 +25,8 @@ struct KernelTable {
   /// What MatmulArgs::x is in: f32, act_q8 or act_bf16.
   DType activation[n_file_dtypes] = {};
   Kernel<QuantizeArgs> convert[n_activation_forms] = {};  ///< by activation_form(): what makes it of f32
-  Kernel<MatmulSetArgs> matmul_set = nullptr;      ///< null: one by one. Same bits either way
-  Kernel<GatedMatmulArgs> gated_matmul = nullptr;  ///< likewise
+  Kernel<MatmulSetArgs> matmul_set = nullptr;             ///< null: one by one. Same bits either way
+  Kernel<GatedMatmulArgs> gated_matmul = nullptr;         ///< likewise
   Kernel<RmsNormArgs> rms_norm = nullptr;
   Kernel<RopeArgs> rope = nullptr;
   Kernel<KvWriteArgs> kv_write[n_file_dtypes] = {};     ///< by type of keys and values: f16, f32, q8_0
@@ -36,7 +36,7 @@ struct KernelTable {
   Kernel<AddArgs> add = nullptr;
   Kernel<GatherArgs> gather = nullptr;
   Kernel<RouteArgs> route = nullptr;
-  Kernel<ExpertsArgs> experts = nullptr;  ///< for every mix of types whose matmul is not null
+  Kernel<ExpertsArgs> experts = nullptr;               ///< for every mix of types whose matmul is not null
   Kernel<RoutedExpertsArgs> routed_experts = nullptr;  ///< null: grouped by who launches `experts`. Same bits either way
   Kernel<CombineArgs> combine = nullptr;
 

@@ -22,7 +22,7 @@ struct RowLimits {
 /// Offsets in bytes; see make_activation_layout for the shapes.
 struct ActivationLayout {
   std::size_t hidden, tokens, positions, kv_rows, outputs, logits, kv_tables;
-  std::size_t expert_x, expert_ids, expert_weights, expert_y, expert_sum, expert_groups, expert_slots, expert_workspace;
+  std::size_t expert_x, expert_ids, expert_weights, expert_y, expert_sum, expert_groups, expert_slots, expert_counts, expert_workspace;
   std::size_t step, step_bytes;
   std::size_t total_bytes;
   std::int32_t slots_per_launch;  ///< of one call of KernelTable::experts
@@ -62,6 +62,7 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   // A launch takes at least one slot of each of its groups: both lists are bounded by the slots, once per launch of the layer.
   l.expert_groups = take((slots + std::size_t(n_experts) * 2) * is_moe, sizeof(ExpertGroup));
   l.expert_slots = take(slots, sizeof(std::int32_t));
+  l.expert_counts = take(std::size_t(n_experts + 1) * is_moe, sizeof(std::int32_t));  // [n_experts + 1]
   l.expert_workspace = take(n_used == 0 ? 0 : experts_workspace_bytes(limits.block, l.slots_per_launch, config.dim, hidden_dim), 1);
   l.step_bytes = step_bytes;
   l.step = take(step_bytes, 1);

@@ -36,8 +36,8 @@ GenerationCore::GenerationCore(Tokenizer tokenizer, GenerationOptions options, s
 }
 
 void GenerationCore::set_options(GenerationOptions options) {
-  expects(options.max_tokens >= -1, "max_tokens is >= -1");
-  expects(options.n_logprobs >= -1, "n_logprobs is >= -1");
+  if (options.max_tokens < -1) throw Error(Errc::precondition, concat("max_tokens is >= -1, not ", options.max_tokens));
+  if (options.n_logprobs < -1) throw Error(Errc::precondition, concat("n_logprobs is >= -1, not ", options.n_logprobs));
   if (options.n_keep < -1 || options.n_keep >= max_context_)
     throw Error(Errc::precondition, concat("n_keep is ", options.n_keep, ": it must be -1, or less than the context of ", max_context_));
   Sampler sampler(options.sampler);

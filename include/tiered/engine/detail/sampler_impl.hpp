@@ -49,12 +49,21 @@ inline std::vector<RankedLogit> largest_logits(std::span<float const> values, st
   return best;
 }
 
+/// expects(), with the value that breaks the rule.
+template <class T>
+void expects_of(T value, bool condition, char const* rule) {
+  if (!condition) throw Error(Errc::precondition, concat(rule, ", not ", value));
+}
+[[noreturn]] inline void no_candidate(std::size_t n_logits) {
+  throw Error(Errc::device, concat("of ", n_logits, " logits none that is allowed is a number"));
+}
+
 }  // namespace detail
 
 std::int32_t argmax(std::span<float const> logits) {
   std::size_t best = 0;
   while (best < logits.size() && logits[best] != logits[best]) ++best;
-  if (best == logits.size()) throw Error(Errc::device, "no logit is a number, of those that are allowed");
+  if (best == logits.size()) detail::no_candidate(logits.size());
   float max = logits[best];
   for (std::size_t i = best + 1; i < logits.size(); ++i) {
     if (logits[i] > max) max = logits[best = i];
@@ -96,22 +105,26 @@ std::vector<TokenLogprob> Logprobs::top(std::int32_t n) const {
 // ---- what was seen
 
 Sampler::Sampler(SamplerOptions options) : options_(std::move(options)), random_(options_.seed) {
+  using detail::expects_of;
   SamplerOptions const& o = options_;
-  expects(o.temperature >= 0 && std::isfinite(o.temperature), "temperature is a number >= 0");
-  expects(o.top_k >= 0, "top_k is >= 0");
-  expects(o.top_p > 0 && o.top_p <= 1, "top_p is in (0, 1]");
-  expects(o.min_p >= 0 && o.min_p <= 1, "min_p is in [0, 1]");
-  expects(o.typical_p > 0 && o.typical_p <= 1, "typical_p is in (0, 1]");
-  expects(o.repeat_penalty > 0 && std::isfinite(o.repeat_penalty) && std::isfinite(1 / o.repeat_penalty), "repeat_penalty is a number > 0");
-  expects(o.repeat_last_n >= -1, "repeat_last_n is >= -1");
-  expects(std::isfinite(o.presence_penalty) && std::isfinite(o.frequency_penalty), "presence and frequency penalties are numbers");
+  expects_of(o.temperature, o.temperature >= 0 && std::isfinite(o.temperature), "temperature is a number >= 0");
+  expects_of(o.top_k, o.top_k >= 0, "top_k is >= 0");
+  expects_of(o.top_p, o.top_p > 0 && o.top_p <= 1, "top_p is in (0, 1]");
+  expects_of(o.min_p, o.min_p >= 0 && o.min_p <= 1, "min_p is in [0, 1]");
+  expects_of(o.typical_p, o.typical_p > 0 && o.typical_p <= 1, "typical_p is in (0, 1]");
+  expects_of(o.repeat_penalty, o.repeat_penalty > 0 && std::isfinite(o.repeat_penalty) && std::isfinite(1 / o.repeat_penalty),
+             "repeat_penalty is a number > 0 whose inverse is one");
+  expects_of(o.repeat_last_n, o.repeat_last_n >= -1, "repeat_last_n is >= -1");
+  expects_of(o.presence_penalty, std::isfinite(o.presence_penalty), "presence_penalty is a number");
+  expects_of(o.frequency_penalty, std::isfinite(o.frequency_penalty), "frequency_penalty is a number");
   for (LogitBias const& b : o.logit_bias) {
-    expects(b.bias < std::numeric_limits<float>::infinity(), "a logit bias is a number or minus infinity");
+    if (!(b.bias < std::numeric_limits<float>::infinity()))
+      throw Error(Errc::precondition, concat("the logit bias of token ", b.token, " is a number or minus infinity, not ", b.bias));
   }
 }
 
 void Sampler::accept(std::int32_t token) {
-  expects(token >= 0, "Sampler::accept: tokens are >= 0");
+  detail::expects_of(token, token >= 0, "Sampler::accept: tokens are >= 0");
   if (!options_.penalizes()) return;
   auto const find = [this](std::int32_t t) {
     return std::lower_bound(seen_.begin(), seen_.end(), t, [](Seen const& s, std::int32_t wanted) { return s.token < wanted; });
@@ -147,12 +160,13 @@ void Sampler::reset() {
 // ---- one draw
 
 std::int32_t Sampler::sample(std::span<float const> logits, std::span<std::uint8_t const> allowed) {
-  expects(allowed.empty() || allowed.size() == logits.size(), "Sampler: one flag for each logit");
+  if (!allowed.empty() && allowed.size() != logits.size())
+    throw Error(Errc::precondition, concat("Sampler: ", allowed.size(), " flags for ", logits.size(), " logits"));
   std::span<float const> const values = adjusted(logits, allowed);
   bool const typical = options_.typical_p < 1;
   if (options_.temperature == 0 && !typical) return argmax(values);
   collect(values);
-  if (candidates_.empty()) throw Error(Errc::device, "no logit is a number, of those that are allowed");
+  if (candidates_.empty()) detail::no_candidate(logits.size());
   if (std::isinf(largest())) return first_largest();
   if (typical) cut_typical();
   if (options_.temperature == 0) return first_largest();

@@ -86,12 +86,16 @@ void EngineCore::copy_and_wait(std::span<CopyPiece const> pieces) {
   }
 }
 
+[[noreturn]] inline void no_memory_for_kv(char const* action, std::uint64_t bytes, std::int32_t n_tokens) {
+  throw Error(Errc::out_of_memory, concat("no host memory left to ", action, " the ", bytes, " bytes of KV of ", n_tokens, " tokens"));
+}
+
 void EngineCore::export_kv(Sequence const& sequence, FunctionRef<void(std::span<std::byte const>)> sink) {
   expects(!in_step_, "a sequence is not saved from within a step");
   expects(owns(sequence), "the sequence belongs to another engine");
   std::vector<std::byte> staging;
   std::vector<CopyPiece> pieces;
-  each_page(sequences_->find(sequence.id()), sequence.length(), [&](std::int32_t layer, std::span<std::span<std::byte> const> runs) {
+  auto const export_page = [&](std::int32_t layer, std::span<std::span<std::byte> const> runs) {
     if (!kv_.in_vram(layer)) {
       for (std::span<std::byte> const run : runs) sink(run);
       return;
@@ -104,7 +108,12 @@ void EngineCore::export_kv(Sequence const& sequence, FunctionRef<void(std::span<
     }
     copy_and_wait(pieces);
     sink(staging);
-  });
+  };
+  try {
+    each_page(sequences_->find(sequence.id()), sequence.length(), export_page);
+  } catch (std::bad_alloc const&) {
+    no_memory_for_kv("save", kv_bytes(sequence.length()), sequence.length());
+  }
 }
 
 void EngineCore::import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRef<void(std::span<std::byte>)> source) {
@@ -133,7 +142,7 @@ void EngineCore::import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRe
     });
   } catch (std::bad_alloc const&) {
     kv_.release(slot);
-    throw Error(Errc::out_of_memory, concat("no host memory left for the KV of ", n_tokens, " tokens"));
+    no_memory_for_kv("restore", kv_bytes(n_tokens), n_tokens);
   } catch (...) {
     kv_.release(slot);
     throw;

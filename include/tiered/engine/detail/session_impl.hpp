@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -39,6 +42,21 @@ struct SessionHeader {
 };
 static_assert(std::has_unique_object_representations_v<SessionHeader> && sizeof(SessionHeader) == 40);
 
+inline std::string hex(std::uint64_t value) {
+  char digits[16];
+  return concat("0x", std::string_view(digits, std::size_t(std::to_chars(digits, digits + sizeof digits, value, 16).ptr - digits)));
+}
+
+/// Calls work(); what it cannot allocate is an Error with the size of the session.
+template <class Work>
+void within_memory(std::string const& path, std::uint64_t bytes, Work const& work) {
+  try {
+    work();
+  } catch (std::bad_alloc const&) {
+    throw Error(Errc::out_of_memory, concat(path, ": no host memory left for a session of ", bytes, " bytes"));
+  }
+}
+
 /// A file that appears under its name when it is complete, and never otherwise.
 class NewFile {
  public:
@@ -64,8 +82,8 @@ class NewFile {
   std::uint64_t checksum() const { return sum_.value(); }
   void publish() {
     flush();
-    if (::fsync(fd_) != 0) fail("cannot be written");
-    if (::close(std::exchange(fd_, -1)) != 0) fail("cannot be written");
+    if (::fsync(fd_) != 0) fail_to_write(0, n_written_);
+    if (::close(std::exchange(fd_, -1)) != 0) fail_to_write(0, n_written_);
     if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot be replaced");
     temporary_.clear();
   }
@@ -73,7 +91,14 @@ class NewFile {
  private:
   static constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
 
-  [[noreturn]] void fail(char const* what) const { throw Error(Errc::io, concat(path_, ": ", what, ": ", errno_text(errno))); }
+  [[noreturn]] void fail(std::string_view what) const {
+    int const code = errno;
+    throw Error(Errc::io, concat(path_, ": ", what, ": ", errno_text(code)));
+  }
+  [[noreturn]] void fail_to_write(std::uint64_t offset, std::uint64_t bytes) const {
+    int const code = errno;
+    throw Error(Errc::io, concat(path_, ": cannot be written: ", bytes, " bytes at offset ", offset, ": ", errno_text(code)));
+  }
   void flush() {
     put(buffer_);
     buffer_.clear();
@@ -83,14 +108,16 @@ class NewFile {
       ::ssize_t const n = ::write(fd_, bytes.data(), std::min(bytes.size(), std::size_t{1} << 30));
       if (n >= 0) {
         bytes = bytes.subspan(std::size_t(n));
+        n_written_ += std::uint64_t(n);
       } else if (errno != EINTR) {
-        fail("cannot be written");
+        fail_to_write(n_written_, bytes.size());
       }
     }
   }
 
   std::string path_, temporary_;
   int fd_ = -1;
+  std::uint64_t n_written_ = 0;
   std::vector<std::byte> buffer_;
   Checksum sum_;
 };
@@ -109,7 +136,9 @@ class SessionReader {
     std::uint64_t const computed = sum_.value();
     std::uint64_t stored = 0;
     read(std::as_writable_bytes(std::span(&stored, 1)));
-    if (stored != computed) throw Error(Errc::bad_file, concat(file_.path(), ": is damaged: its checksum does not match"));
+    if (stored != computed)
+      throw Error(Errc::bad_file,
+                  concat(file_.path(), ": is damaged: its checksum is ", hex(stored), ", that of its bytes ", hex(computed)));
   }
 
  private:
@@ -141,7 +170,8 @@ inline SessionHeader check_session(EngineCore const& core, FileHandle const& fil
   if (h.kv_bytes > size || least + h.n_tokens * std::uint64_t{4} + h.kv_bytes != size)
     bad("is damaged or was cut: it has ", size, " bytes, which ", h.n_tokens, " tokens and ", h.kv_bytes, " bytes of KV do not fill");
   check_whole(file);
-  if (h.fingerprint != core.fingerprint()) bad("is the session of another model");
+  if (h.fingerprint != core.fingerprint())
+    bad("is the session of another model, with the fingerprint ", hex(h.fingerprint), "; that of this model is ", hex(core.fingerprint()));
   if (h.kv_type != std::uint32_t(core.kv_type()))
     bad("has KV of type ", name(DType(h.kv_type)), ", the engine of type ", name(core.kv_type()));
   if (h.page_tokens != std::uint32_t(kv_page_tokens)) bad("has KV in pages of ", h.page_tokens, " tokens, the engine of ", kv_page_tokens);
@@ -158,18 +188,18 @@ void save_session(EngineCore& core, Conversation const& conversation, std::strin
   h.fingerprint = core.fingerprint();
   h.kv_type = std::uint32_t(core.kv_type());
   h.kv_bytes = core.kv_bytes(conversation.length());
-  NewFile file(path);
-  file.write(std::as_bytes(std::span(&h, 1)));
-  file.write(std::as_bytes(conversation.tokens()));
-  core.export_kv(conversation.sequence(), [&](std::span<std::byte const> bytes) { file.write(bytes); });
-  std::uint64_t const sum = file.checksum();
-  file.write(std::as_bytes(std::span(&sum, 1)));
-  file.publish();
+  within_memory(path, sizeof h + conversation.tokens().size_bytes() + h.kv_bytes + sizeof(std::uint64_t), [&] {
+    NewFile file(path);
+    file.write(std::as_bytes(std::span(&h, 1)));
+    file.write(std::as_bytes(conversation.tokens()));
+    core.export_kv(conversation.sequence(), [&](std::span<std::byte const> bytes) { file.write(bytes); });
+    std::uint64_t const sum = file.checksum();
+    file.write(std::as_bytes(std::span(&sum, 1)));
+    file.publish();
+  });
 }
 
-void load_session(EngineCore& core, std::string const& path, Conversation& into) {
-  expects(core.owns(into.sequence()), "the conversation belongs to another engine");
-  FileHandle const file = FileHandle::open(path);
+inline void load_from(EngineCore& core, FileHandle const& file, Conversation& into) {
   SessionHeader const expected = check_session(core, file);
   SessionReader reader(file);
   SessionHeader h;
@@ -178,7 +208,7 @@ void load_session(EngineCore& core, std::string const& path, Conversation& into)
   reader.read(std::as_writable_bytes(std::span(tokens)));
   for (std::int32_t token : tokens) {
     if (token < 0 || token >= core.config().vocab_size)
-      throw Error(Errc::bad_file, concat(path, ": token ", token, " is outside of a vocabulary of ", core.config().vocab_size));
+      throw Error(Errc::bad_file, concat(file.path(), ": token ", token, " is outside of a vocabulary of ", core.config().vocab_size));
   }
   Sequence sequence = std::move(into).release();
   try {
@@ -190,6 +220,12 @@ void load_session(EngineCore& core, std::string const& path, Conversation& into)
     throw;
   }
   into = Conversation(std::move(sequence), std::move(tokens));
+}
+
+void load_session(EngineCore& core, std::string const& path, Conversation& into) {
+  expects(core.owns(into.sequence()), "the conversation belongs to another engine");
+  FileHandle const file = FileHandle::open(path);
+  within_memory(path, file.size_bytes(), [&] { load_from(core, file, into); });
 }
 
 }  // namespace tiered::detail

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "tiered/core/text.hpp"
+#include "tiered/io/detail/jinja_format.hpp"
 #include "tiered/io/detail/jinja_json.hpp"
 #include "tiered/io/detail/jinja_math.hpp"
 #include "tiered/io/detail/jinja_methods.hpp"
@@ -218,9 +218,8 @@ inline Value round(Runtime&, Value const& v, Arguments const& args) {
   if (method != "common" && method != "ceil" && method != "floor") fail("the method of round must be common, ceil or floor");
   if (method == "common") {
     if (!v.is<double>() || !is_finite(d)) return v.is<bool>() ? integer(truth(v)) : v;
-    std::string buffer(700, '\0');
-    int const n = std::snprintf(buffer.data(), buffer.size(), "%.*f", int(precision), d);
-    std::from_chars(buffer.data(), buffer.data() + n, d);
+    std::string const digits = real_digits(d, std::chars_format::fixed, int(precision));
+    std::from_chars(digits.data(), digits.data() + digits.size(), d);
     return real(d);
   }
   double const scale = raised(10., double(precision));

@@ -120,8 +120,11 @@ class JsonReader {
         out += values[known];
       } else if (escaped == 'u') {
         std::uint32_t code = hex4();
-        if (code >= 0xd800 && code < 0xdc00 && skip_word("\\u")) code = 0x10000 + ((code - 0xd800) << 10) + (hex4() - 0xdc00);
-        if ((code >= 0xd800 && code < 0xe000) || code > 0x10ffff) refuse("half of a surrogate pair");
+        if (code >= 0xd800 && code < 0xdc00 && skip_word("\\u")) {
+          std::uint32_t const low = hex4();
+          if (low >= 0xdc00 && low < 0xe000) code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+        }
+        if (code >= 0xd800 && code < 0xe000) refuse("half of a surrogate pair");
         append_utf8(out, code);
       } else {
         refuse("unknown escape");
@@ -219,7 +222,7 @@ class JsonWriter {
       if (escape != std::string_view::npos) {
         out_ += '\\';
         out_ += names[escape];
-      } else if (c.code_point < 0x20 || (style_.ascii && c.code_point >= 0x7f + 1)) {
+      } else if (c.code_point < 0x20 || (style_.ascii && c.code_point >= 0x7f)) {
         char32_t const p = c.code_point;
         auto const unit = [&](char32_t u) {
           out_ += "\\u";

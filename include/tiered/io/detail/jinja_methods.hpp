@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "tiered/core/text.hpp"
+#include "tiered/io/detail/jinja_format.hpp"
 #include "tiered/io/detail/jinja_operators.hpp"
 #include "tiered/io/detail/jinja_text.hpp"
 #include "tiered/io/detail/jinja_value.hpp"
@@ -28,6 +28,10 @@ inline constexpr std::string_view text_methods[] = {
     "isspace",      "istitle",  "isupper",  "join",    "ljust",     "lower",      "lstrip",       "maketrans", "partition", "removeprefix",
     "removesuffix", "replace",  "rfind",    "rindex",  "rjust",     "rpartition", "rsplit",       "rstrip",    "split",     "splitlines",
     "startswith",   "strip",    "swapcase", "title",   "translate", "upper",      "zfill"};
+/// Of those, what fails when it is called.
+inline constexpr std::string_view refused_text_methods[] = {"encode",      "expandtabs", "format_map", "isascii",  "isidentifier",
+                                                            "isprintable", "istitle",    "maketrans",  "swapcase", "translate"};
+inline constexpr std::string_view refused_macro_attributes[] = {"arguments", "caller", "catch_kwargs", "catch_varargs"};
 inline constexpr std::string_view dict_methods[] = {"copy", "fromkeys", "get", "items", "keys", "values"};
 inline constexpr std::string_view list_methods[] = {"copy", "count", "index"};
 /// They change a value, which the sandbox forbids.
@@ -80,8 +84,9 @@ inline bool python_attribute(Value const& v, std::string_view name, Value& out) 
     }
   } else if (auto const* const loop = v.get<LoopRef>()) {
     return out = loop_attribute(*loop, name), true;
-  } else if (auto const* const macro = v.get<MacroRef>(); macro != nullptr && name == "name") {
-    return out = text(std::string((*macro)->name)), true;
+  } else if (auto const* const macro = v.get<MacroRef>()) {
+    if (find_name(refused_macro_attributes, name) != nullptr) fail(concat("the attribute ", name, " of a macro is not supported"));
+    if (name == "name") return out = text(std::string((*macro)->name)), true;
   }
   if (unsafe != nullptr) return out = undefined(concat("a template may not call ", *unsafe, " of a ", type_name(v))), true;
   if (method == nullptr) return false;
@@ -139,93 +144,6 @@ inline Value item_at_path(Runtime& rt, Value v, Value const& path) {
     v = item(rt, v, is_index ? integer(index) : text(std::string(part)));
   }
   return v;
-}
-
-// ---- formats
-
-/// str.format without conversions and specifications.
-inline std::string format(Runtime& rt, std::string_view pattern, Arguments const& args) {
-  std::string out;
-  std::size_t next = 0;
-  for (std::size_t at = 0; at < pattern.size(); ++at) {
-    char const c = pattern[at];
-    if (c != '{' && c != '}') {
-      out += c;
-      continue;
-    }
-    if (at + 1 < pattern.size() && pattern[at + 1] == c) {
-      out += c;
-      ++at;
-      continue;
-    }
-    std::size_t const end = pattern.find('}', at);
-    if (c == '}' || end == std::string_view::npos) fail("a single bracket in the pattern of format()");
-    std::string_view const field = pattern.substr(at + 1, end - at - 1);
-    at = end;
-    std::size_t index = 0;
-    auto const number = std::from_chars(field.data(), field.data() + field.size(), index);
-    Value const* value = nullptr;
-    if (field.empty() || (number.ec == std::errc() && number.ptr == field.data() + field.size())) {
-      if (field.empty()) index = next++;
-      if (index < args.positional.size()) value = &args.positional[index];
-    } else {
-      for (auto const& [name, each] : args.named) {
-        if (name == field) value = &each;
-      }
-    }
-    if (value == nullptr) fail(concat("format() has nothing for {", printable(field, 40), "}"));
-    out += to_text(rt, *value);
-    rt.charge_bytes(out.size());
-  }
-  return out;
-}
-
-inline std::string formatted_number(char kind, std::string const& flags, Value const& value) {
-  char buffer[512];  // enough for 99 digits behind the point
-  std::int64_t i = 0;
-  double d = 0;
-  bool const whole = kind == 'd' || kind == 'i' || (kind == 'x' && value.integer(i) && i >= 0);
-  if (whole && flags.size() <= 2 && value.integer(i)) {
-    std::snprintf(buffer, sizeof buffer, concat("%", flags, "ll", kind).c_str(), static_cast<long long>(i));
-  } else if ((kind == 'f' || kind == 'e' || kind == 'g') && flags.size() <= 3 && value.real(d)) {
-    std::snprintf(buffer, sizeof buffer, concat("%", flags, kind).c_str(), d);
-  } else {
-    fail(concat("the format %", flags, printable(std::string_view(&kind, 1)), " for ", type_name(value)));
-  }
-  return buffer;
-}
-
-/// pattern % values: %s %r %d %i %x %f %e %g %%, with flags, width and precision of numbers.
-inline std::string percent_format(Runtime& rt, std::string_view pattern, std::vector<Value> const& values) {
-  std::string out;
-  std::size_t next = 0;
-  for (std::size_t at = 0; at < pattern.size(); ++at) {
-    if (pattern[at] != '%') {
-      out += pattern[at];
-      continue;
-    }
-    std::size_t end = pattern.find_first_not_of("-+ #0", at + 1);
-    end = pattern.find_first_not_of("0123456789", end);
-    if (end < pattern.size() && pattern[end] == '.') end = pattern.find_first_not_of("0123456789", end + 1);
-    if (end == std::string_view::npos) fail("an unfinished % in a format");
-    std::string const flags(pattern.substr(at + 1, end - at - 1));
-    char const kind = pattern[end];
-    at = end;
-    if (kind == '%') {
-      out += '%';
-      continue;
-    }
-    if (next >= values.size()) fail("not enough values for a format");
-    Value const& value = values[next++];
-    if (kind == 'r' && flags.empty()) {
-      append_repr(rt, out, value);
-    } else {
-      out += kind == 's' && flags.empty() ? to_text(rt, value) : formatted_number(kind, flags, value);
-    }
-    rt.charge_bytes(out.size());
-  }
-  if (next < values.size()) fail("too many values for a format");
-  return out;
 }
 
 // ---- methods
@@ -380,6 +298,7 @@ class TextMethods {
     return made(std::move(out));
   }
   Value simple() const {
+    if (find_name(refused_text_methods, name_) != nullptr) fail(concat("the method ", name_, "() of str is not supported"));
     expect_no_arguments(name_, args_);
     if (name_ == "upper") return made(in_case(self_, Case::upper));
     if (name_ == "lower" || name_ == "casefold") return made(in_case(self_, Case::lower));
@@ -388,16 +307,13 @@ class TextMethods {
     if (name_ == "isupper") return boolean(is_all(self_, Case::upper));
     if (name_ == "islower") return boolean(is_all(self_, Case::lower));
     if (name_ == "isspace") return boolean(!self_.empty() && strip(self_, nullptr, true, false).empty());
-    bool const digits = name_ == "isdigit" || name_ == "isdecimal" || name_ == "isnumeric";
-    if (digits || name_ == "isalpha" || name_ == "isalnum") {
-      bool const ascii = std::all_of(self_.begin(), self_.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-      if (!ascii) fail(concat(name_, "() of a text that is not ASCII"));
-      return boolean(!self_.empty() && std::all_of(self_.begin(), self_.end(), [&](char c) {
-        bool const is_digit = c >= '0' && c <= '9', is_letter = (c | 32) >= 'a' && (c | 32) <= 'z';
-        return digits ? is_digit : name_ == "isalpha" ? is_letter : is_digit || is_letter;
-      }));
-    }
-    fail(concat("the method ", name_, "() of str is not supported"));
+    bool const digits = name_ == "isdigit" || name_ == "isdecimal" || name_ == "isnumeric";  // else isalpha or isalnum
+    bool const ascii = std::all_of(self_.begin(), self_.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+    if (!ascii) fail(concat(name_, "() of a text that is not ASCII"));
+    return boolean(!self_.empty() && std::all_of(self_.begin(), self_.end(), [&](char c) {
+      bool const is_digit = c >= '0' && c <= '9', is_letter = (c | 32) >= 'a' && (c | 32) <= 'z';
+      return digits ? is_digit : name_ == "isalpha" ? is_letter : is_digit || is_letter;
+    }));
   }
 
   Runtime& rt_;
@@ -416,9 +332,9 @@ inline Value call_dict_method(Runtime& rt, Value const& self, std::string_view n
     Value const* const found = find(rt, dict, *arg[0]);
     return found != nullptr ? *found : arg[1] != nullptr ? *arg[1] : none();
   }
+  if (name == "fromkeys") fail("the method fromkeys() of dict is not supported");
   expect_no_arguments(name, args);
   if (name == "copy") return self;
-  if (name == "fromkeys") fail("the method fromkeys() of dict is not supported");
   rt.charge_items((name == "items" ? 4 : 1) * dict.items.size());
   std::vector<Value> items;
   for (auto const& [key, value] : dict.items) items.push_back(name == "keys" ? key : name == "values" ? value : tuple({key, value}));

@@ -31,9 +31,8 @@ void quantize(QuantizeArgs const& a, Team& team) {
   constexpr int elems = ActQ8x32::block_elems;
   std::int64_t const n_blocks = std::int64_t(a.n_rows) * (a.dim / elems);
   auto* const y = static_cast<ActQ8x32*>(a.y);
-  team.parallel_for(n_blocks, row_grain(team, n_blocks, elems), [&](std::int64_t begin, std::int64_t end) {
-    Leaf::quantize(a.x + begin * elems, end - begin, y + begin);
-  });
+  team.parallel_for(n_blocks, row_grain(team, n_blocks, elems),
+                    [&](std::int64_t begin, std::int64_t end) { Leaf::quantize(a.x + begin * elems, end - begin, y + begin); });
 }
 
 }  // namespace tiered::cpu

@@ -44,6 +44,7 @@ class Experts {
 
   void run() {
     place_groups();
+    if (n_places_ == 0) return;
     if (x_q8_ != nullptr) quantize<typename Kernels::Leaf>({a_.x, x_q8_, a_.n_tokens, a_.dim}, team_);
     if (x_panels_ != nullptr) pack_groups(a_.x, tokens_, a_.dim, x_panels_);
     for_tiles(a_.hidden_dim, a_.dim, a_.gate_type, gate_.row_step >= up_.row_step ? gate_ : up_,

@@ -209,7 +209,8 @@ class PanelProduct {
     void step() { x += stride * 8; }
   };
   Panel panel(std::int32_t token, Block b, int i) const {
-    return {static_cast<std::uint16_t const*>(p_.x) + panel_index(p_.n_tokens, p_.dim, token, b.k), configured_.tokens[i] * std::int64_t{4}};
+    return {static_cast<std::uint16_t const*>(p_.x) + panel_index(p_.n_tokens, p_.dim, token, b.k),
+            configured_.tokens[i] * std::int64_t{4}};
   }
 
   template <int n_halves, int n_panels>

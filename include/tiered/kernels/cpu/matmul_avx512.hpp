@@ -25,7 +25,7 @@ namespace tiered::cpu::avx512 {
 template <class F>
 struct alignas(64) Group {
   std::int8_t q[8][64];
-  float scale[16];  ///< over multiple()
+  float scale[16];                   ///< over multiple()
   std::int32_t sums[n_sums<F>][16];  ///< where is_small, without minima: both in halves of sums[0]
 };
 
@@ -226,7 +226,7 @@ struct RowEnds {
     }
   }
 
-private:
+ private:
   static constexpr __mmask64 bytes_below(std::int64_t n) { return n >= 64 ? ~__mmask64{0} : n > 0 ? (__mmask64{1} << n) - 1 : 0; }
   [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] void store(int part, int i, int at, __m512i bytes) {
     _mm512_storeu_si512(groups[parts == 4 ? part : i / 2] + i % parts * part_bytes + at, bytes);

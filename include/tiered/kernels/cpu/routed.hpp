@@ -18,7 +18,7 @@ inline std::int32_t group_by_expert(RoutedExpertsArgs const& a) {
   for (std::int32_t e = 0; e <= a.n_experts; ++e) a.counts[e] = 0;
   for (std::int32_t i = 0; i < n_slots; ++i) {
     if (a.ids[i] < 0 || a.ids[i] >= a.n_experts)
-      throw Error(Errc::device, concat("the router chose expert ", a.ids[i], " of ", a.n_experts));
+      throw Error(Errc::device, concat("layer ", a.layer, ": the router chose expert ", a.ids[i], " of ", a.n_experts));
     ++a.counts[a.ids[i] + 1];
   }
   std::int32_t n_groups = 0;

@@ -85,7 +85,4 @@ TIERED_HD inline void quantize_block(float const* x, ActQ8x32& block) {
   }
 }
 
-/// Element i as the product sees it.
-TIERED_HD inline float decode_activation(ActQ8x32 const& block, int i) { return detail::rounded_product(block.scale, float(block.q[i])); }
-
 }  // namespace tiered

@@ -33,7 +33,8 @@ void RoutedExperts::run(RoutedRows const& rows, ShardId first_expert, std::uint6
 }
 
 bool RoutedExperts::all_at_home() const {
-  if (home_is_device() || home().kernels().routed_experts == nullptr || n_slots() > std::size_t(env_->layout->slots_per_launch)) return false;
+  if (home_is_device() || home().kernels().routed_experts == nullptr || n_slots() > std::size_t(env_->layout->slots_per_launch))
+    return false;
   std::int32_t const n_experts = rows_->config->experts.n_experts;
   for (std::int32_t e = 0; e < n_experts; ++e) {
     Placement const& p = env_->plan->shards[std::size_t(first_expert_) + std::size_t(e)];
@@ -54,9 +55,10 @@ void RoutedExperts::compute_at_home() {
   args.ids = rows_->ids;
   args.weights = weights.data();
   args.groups = at<ExpertGroup>(env_->host_base, env_->layout->expert_groups);
-  args.counts = reinterpret_cast<std::int32_t*>(args.groups + n_experts);  // the list has room for twice n_experts more than slots
+  args.counts = at<std::int32_t>(env_->host_base, env_->layout->expert_counts);
   args.slots = at<std::int32_t>(env_->host_base, env_->layout->expert_slots);
   args.n_experts = n_experts;
+  args.layer = rows_->layer;
   tiered::launch(home().kernels().routed_experts, args, home().queue());
 }
 
