@@ -25,7 +25,6 @@ struct Kernels : avx2::Kernels {
       return {&avx512::quantized_tile<F>, DType::act_q8, panel_height, panel_width, kept_rows};
     }
   }
-  static void quantize(QuantizeArgs const& args, Team& team) { cpu::quantize<Leaf>(args, team); }
 };
 
 }  // namespace tiered::cpu::avx512
