@@ -1,7 +1,8 @@
 /// How fast the CPU's kernels run, each beside what the same machine reads from memory, and multiplies, in the same run.
 ///
 /// Few tokens should take as long as reading the weights ("of read" near 100 %), many as long as the multiplications ("of peak": of
-/// bfloat16 tiles where the product is made in them, else of f32 multiply-adds; products of 8-bit integers, and of bfloat16 without tiles,
+/// bfloat16 tiles where the product is made in them (of such that stay in registers, and of such that are loaded from the first-level
+/// cache, as those of a matrix must), else of f32 multiply-adds; products of 8-bit integers, and of bfloat16 without tiles,
 /// have units of their own and can be above 100 %). Weights and pages of keys and values lie in memory larger than the caches; activations
 /// of few tokens do not, so their ops can be above 100 % too.
 #include <algorithm>
@@ -57,8 +58,12 @@ int main(int argc, char** argv) {
     bench::Bench b{cpu, choice, bench::random_bytes(mebibytes * MiB)};
     b.read_bytes_per_s = tiered::read_rate(cpu.team(), std::vector<std::span<std::byte const>>{b.memory}, 0.5);
     b.peak_flop_per_s = bench::peak_rate(cpu.team(), *options.isa);
-    if (options.isa == Isa::amx) b.tile_flop_per_s = amx_bf16_flops(cpu.team());
-    std::string const tiles = b.tile_flop_per_s > 0 ? fmt::format("; bfloat16 tiles: {:.1f} GFLOP/s", b.tile_flop_per_s / 1e9) : "";
+    std::string tiles;
+    if (AmxRates const amx = options.isa == Isa::amx ? amx_bf16_flops(cpu.team()) : AmxRates{}; amx.registers > 0) {
+      b.tile_flop_per_s = amx.registers;
+      b.loaded_tile_flop_per_s = amx.loaded;
+      tiles = fmt::format("; bfloat16 tiles: {:.1f} GFLOP/s, loaded for each product {:.1f}", amx.registers / 1e9, amx.loaded / 1e9);
+    }
     fmt::print("{}, {} threads; {} of memory is read at {:.1f} GB/s; f32 multiply-adds: {:.1f} GFLOP/s{}\n", cpu.kernels().name,
                cpu.n_threads(), format_bytes(b.memory.size()), b.read_bytes_per_s / 1e9, b.peak_flop_per_s / 1e9, tiles);
     b.print_heading();

@@ -3,8 +3,9 @@
 /// For each prompt length: a prompt of random tokens, then tokens behind it, one at a time, also random, as other benches draw
 /// them. Of several runs the best one counts, for everybody: what disturbs a run only ever makes it slower.
 ///
-/// "of read": of the rate at which memory is read. "of peak": of what AMX tiles of bfloat16 do where the kernels use them, else of f32
-/// multiply-adds; products of 8-bit integers have units of their own and can be above 100 %.
+/// "of read": of the rate at which memory is read. "of peak": of what AMX tiles of bfloat16 do where the kernels use them (those that
+/// stay in registers, and those that are loaded for each product), else of f32 multiply-adds; products of 8-bit integers have units of
+/// their own and can be above 100 %.
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
@@ -29,6 +30,10 @@
 #include "tiered/profile/read_rate.hpp"
 #include "tiered/sim/split_mix.hpp"
 #include "tiered/tiered.hpp"
+#if TIERED_HAS_CUDA
+#include "cuda/measure.hpp"
+#include "tiered/cuda.hpp"
+#endif
 
 namespace {
 
@@ -41,7 +46,7 @@ struct Options {
   std::vector<int> threads = {0};
   std::vector<std::string> peers;
   int n_decode = 64, n_runs = 3;
-  std::string kv_type = "f16", isa;
+  std::string kv_type = "f16", isa, vram;
 };
 
 /// Bytes that a decoded token reads: every matrix it goes through, the experts it is routed to, and the keys and values behind it.
@@ -109,10 +114,14 @@ struct Result {
   Speed ours;
   char const* unit = "";           ///< what `peak` is of
   double read_rate = 0, peak = 0;  ///< of these threads: bytes, operations per second
+  double loaded_peak = 0;          ///< of tiles that are loaded for each product; 0: `peak` is of no tiles
   double token_bytes = 0, prompt_flops = 0;
+  std::size_t vram_budget = 0, vram_figure = 0;  ///< of a GPU: the budget, and what the driver says the process holds
 
   std::string share_of_peak(double prefill) const {
-    return peak > 0 ? fmt::format("{:.0f}%", 100 * prefill * prompt_flops / peak) : std::string("-");
+    double const flops = prefill * prompt_flops;
+    if (loaded_peak > 0) return fmt::format("{:.0f}% {:.0f}%", 100 * flops / peak, 100 * flops / loaded_peak);
+    return peak > 0 ? fmt::format("{:.0f}%", 100 * flops / peak) : std::string("-");
   }
   std::vector<std::optional<Speed>> peers;
 };
@@ -147,7 +156,10 @@ json to_json(Result const& r, Options const& o) {
          {"read_bytes_per_s", r.read_rate},
          {"peak_flop_per_s", r.peak},
          {"peak_of", r.unit},
+         {"loaded_peak_flop_per_s", r.loaded_peak},
          {"bytes_per_token", r.token_bytes},
+         {"vram_budget_bytes", r.vram_budget},
+         {"vram_figure_bytes", r.vram_figure},
          {"flops_per_prompt_token", r.prompt_flops}};
   for (std::size_t i = 0; i < r.peers.size(); ++i)
     j["peers"].push_back({{"path", o.peers[i]}, {"speed", r.peers[i] ? speed(*r.peers[i]) : json()}});
@@ -156,9 +168,10 @@ json to_json(Result const& r, Options const& o) {
 
 /// What these kernels' units for products do at most: AMX tiles of bfloat16, else multiply-adds of f32 (0: not known).
 void measure_peak(tiered::Team& team, tiered::Isa isa, Result& r) {
-  double const tiles = isa == tiered::Isa::amx ? amx_bf16_flops(team) : 0;
-  r.unit = tiles > 0 ? "bfloat16 in tiles" : "f32";
-  r.peak = std::max(r.peak, tiles > 0 ? tiles : peak_rate(team, isa));
+  AmxRates const tiles = isa == tiered::Isa::amx ? amx_bf16_flops(team) : AmxRates{};
+  r.unit = tiles.registers > 0 ? "bfloat16 in tiles" : "f32";
+  r.peak = std::max(r.peak, tiles.registers > 0 ? tiles.registers : peak_rate(team, isa));
+  r.loaded_peak = std::max(r.loaded_peak, tiles.loaded);
 }
 
 /// All prompt lengths on an engine of so many threads, which are gone when it returns.
@@ -190,17 +203,67 @@ std::vector<Result> measure_tiered(std::shared_ptr<tiered::Transformer const> co
     r.prompt_flops = 2 * macs_per_token(model->table(), n_prompt / 2.0);
   }
   measure_peak(team, *options.isa, common);  // once more: one of the two may have been disturbed
-  for (Result& r : results) r.peak = common.peak;
+  for (Result& r : results) r.peak = common.peak, r.loaded_peak = common.loaded_peak;
   return results;
 }
 
+#if TIERED_HAS_CUDA
+struct GpuPolicies : tiered::CudaPolicies {
+  using Placement = tiered::AnyPlacement;
+};
+
+/// The same on a GPU, inside a budget. Its rates are measured once the engine is gone.
+std::vector<Result> measure_gpu(std::shared_ptr<tiered::Transformer const> const& model, int n_threads, Options const& o) {
+  int const longest = *std::max_element(o.prompts.begin(), o.prompts.end());
+  std::optional<std::uint64_t> const budget = tiered::parse_bytes(o.vram);
+  if (!budget) throw tiered::Error(tiered::Errc::precondition, tiered::concat("--vram ", o.vram, " is no size"));
+  tiered::EngineOptions options;
+  options.vram_bytes = *budget;
+  options.n_threads = n_threads;
+  options.max_context = longest + o.n_decode;
+  options.kv_type = kv_type_of(o.kv_type);
+  std::vector<Result> results;
+  {
+    double const start = now_s();
+    tiered::Engine<GpuPolicies> engine(model, options, {.placement = tiered::make_placement("seconds_per_byte")});
+    double const loaded = now_s();
+    tiered::SplitMix64 random(1);
+    run_once(engine, std::min(longest, 32), std::min(o.n_decode, 4), random);
+    fmt::print("loaded in {:.2f} s, first tokens after {:.2f} s more\n{}", loaded - start, now_s() - loaded,
+               engine.machine().gpu.ledger->report());
+    for (int n_prompt : o.prompts) {
+      Result& r = results.emplace_back();
+      r.n_prompt = n_prompt;
+      r.n_threads = n_threads;
+      r.kernels = engine.machine().device->kernels().name;
+      for (int i = 0; i < o.n_runs; ++i) r.ours = best(r.ours, run_once(engine, n_prompt, o.n_decode, random));
+      r.token_bytes = bytes_per_token(*model, options.kv_type, n_prompt + o.n_decode / 2.0);
+      r.prompt_flops = 2 * macs_per_token(model->table(), n_prompt / 2.0);
+      r.vram_budget = options.vram_bytes;
+      r.vram_figure = engine.machine().gpu.ledger->measure().figure_bytes;
+      fmt::print("prompt of {}: the process holds {} of a budget of {}\n", n_prompt, tiered::format_bytes(r.vram_figure),
+                 tiered::format_bytes(r.vram_budget));
+    }
+  }
+  bench::Device device;
+  double const copy_rate = device.copy_rate(), matrix_rate = device.matrix_rate();
+  for (Result& r : results) r.read_rate = copy_rate, r.peak = matrix_rate, r.unit = "bfloat16 by cuBLAS";
+  return results;
+}
+#endif
+
 /// Ours, then the peers, alone on the machine.
 std::vector<Result> measure(std::shared_ptr<tiered::Transformer const> const& model, int n_threads, Options const& o) {
+#if TIERED_HAS_CUDA
+  std::vector<Result> results = o.vram.empty() ? measure_tiered(model, n_threads, o) : measure_gpu(model, n_threads, o);
+#else
+  if (!o.vram.empty()) throw tiered::Error(tiered::Errc::unsupported, "--vram: this program was built without CUDA");
   std::vector<Result> results = measure_tiered(model, n_threads, o);
+#endif
   for (Result& r : results) {
     for (std::string const& path : o.peers) {
       try {
-        r.peers.emplace_back(ask_peer(path, {o.model, o.kv_type, r.n_threads, r.n_prompt, o.n_decode, o.n_runs}));
+        r.peers.emplace_back(ask_peer(path, {o.model, o.kv_type, r.n_threads, r.n_prompt, o.n_decode, o.n_runs, r.vram_budget > 0}));
       } catch (tiered::Error const& e) {
         fmt::print(stderr, "tiered-bench: {}\n", e.what());
         r.peers.emplace_back(std::nullopt);
@@ -227,8 +290,9 @@ void run(Options const& o) {
                "TFLOP/s", "of peak", "decode t/s", "GB/s", "of read");
     std::vector<Result> const of_these = measure(model, n_threads, o);
     Result const& first = of_these.front();
-    fmt::print("{} threads read memory at {:.1f} GB/s, and multiply {} at {:.2f} TFLOP/s at most\n", first.n_threads, first.read_rate / 1e9,
-               first.unit, first.peak / 1e12);
+    std::string const loaded = first.loaded_peak > 0 ? fmt::format(" ({:.2f} loaded for each product)", first.loaded_peak / 1e12) : "";
+    fmt::print("{} threads read memory at {:.1f} GB/s, and multiply {} at {:.2f} TFLOP/s{} at most\n", first.n_threads,
+               first.read_rate / 1e9, first.unit, first.peak / 1e12, loaded);
     for (Result const& r : of_these) all["results"].push_back(to_json(r, o));
   }
   if (o.json_file.empty()) return;
@@ -252,6 +316,7 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::NonNegativeNumber);
   app.add_option("-r,--runs", o.n_runs, "runs, of which the best counts")->check(CLI::PositiveNumber);
+  app.add_option("--vram", o.vram, "on a GPU, inside this budget, as in 2G");
   app.add_option("--kv", o.kv_type, "type of keys and values: f16, f32 or q8_0");
   app.add_option("--isa", o.isa, "kernels; default: the best of this machine")->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
   app.add_option("--peer", o.peers, "a llama-bench, llama-batched-bench or sweep-bench to run beside; may be given several times");

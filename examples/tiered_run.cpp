@@ -22,6 +22,9 @@
 #include "tiered/memory/host_memory.hpp"
 #include "tiered/sim.hpp"
 #include "tiered/tiered.hpp"
+#if TIERED_HAS_CUDA
+#include "tiered/cuda.hpp"
+#endif
 
 namespace {
 
@@ -37,6 +40,12 @@ struct DevicePolicies : tiered::SimPolicies {
   using HostMemory = ChosenMemory;
   using Placement = tiered::AnyPlacement;
 };
+#if TIERED_HAS_CUDA
+struct GpuPolicies : tiered::CudaPolicies {
+  using HostMemory = ChosenMemory;
+  using Placement = tiered::AnyPlacement;
+};
+#endif
 template <class P>
 struct Traced : P {
   using Trace = tiered::BoundedTrace;
@@ -59,17 +68,65 @@ std::unique_ptr<Runner> make_runner(Model const& model, tiered::EngineOptions co
   return std::make_unique<EngineRunner<P>>(model, options, std::move(values), tokenizer, std::move(weights));
 }
 
-/// --plan: no engine, no weights.
+/// --plan: no engine, no weights. On a GPU its context is made, to know what it leaves of the budget.
+template <class P>
+tiered::EnginePlans only_plan(Model const& model, tiered::EngineOptions options, Options const& o) {
+  tiered::KernelTable const& kernels = tiered::cpu_kernels(tiered::best_isa(), o.f32_activations);
+#if TIERED_HAS_CUDA
+  if constexpr (std::same_as<P, GpuPolicies>) {
+    auto const machine =
+        P::make_machine({options.vram_bytes, 1, o.f32_activations, false, {}, options.device, options.vram_excludes_context});
+    options.vram_bytes = machine.plan_bytes();
+    return tiered::make_plans<P>(*model, options, policy_values<P>(o), kernels, machine.device->kernels());
+  }
+#endif
+  return tiered::make_plans<P>(*model, options, policy_values<P>(o), kernels, kernels);
+}
+
 template <class P>
 void print_plan(tiered::GgufFile const& gguf, Model const& model, tiered::EngineOptions const& engine_options, Options const& o) {
-  tiered::KernelTable const& kernels = tiered::cpu_kernels(tiered::best_isa(), o.f32_activations);
-  tiered::EnginePlans const plans = tiered::make_plans<P>(*model, engine_options, policy_values<P>(o), kernels, kernels);
+  tiered::EnginePlans const plans = only_plan<P>(model, engine_options, o);
   if (o.json) return TextOutput().write(dump(plan_json(gguf, model->config(), plans, o)));
   TextOutput().write(concat(describe(gguf, model->config()), '\n', describe_device(o, plans.vram_bytes), "\ncontext ", plans.max_context,
                             " tokens\n", plan_report(plans, model->table(), o)));
 }
 
+#if TIERED_HAS_CUDA
+/// Whether there is a device, and what of it may be taken where nobody said.
+bool find_gpu(Options& o) {
+  constexpr std::size_t left_free = 512 * tiered::MiB;
+  bool const asked = o.device == DeviceKind::cuda;
+  if (!asked) {
+    int n = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) return static_cast<void>(cudaGetLastError()), false;
+  }
+  tiered::CudaDevice const device = tiered::CudaDevice::open();
+  o.device_name = device.name;
+  if (!o.vram_bytes) {
+    std::size_t const free = device.free_bytes() + device.ledger->total_bytes();
+    o.vram_bytes = free > left_free ? free - left_free : free;
+  }
+  return true;
+}
+#endif
+
+void settle_device(Options& o) {
+  bool const may_use_gpu = o.device == DeviceKind::automatic || o.device == DeviceKind::cuda;
+#if TIERED_HAS_CUDA
+  if (may_use_gpu && find_gpu(o)) {
+    o.device = DeviceKind::cuda;
+    return;
+  }
+#else
+  if (may_use_gpu && o.device == DeviceKind::cuda)
+    throw tiered::Error(tiered::Errc::unsupported, "--device cuda: this program was built without CUDA");
+#endif
+  if (o.device == DeviceKind::automatic) o.device = o.vram_bytes.value_or(0) > 0 ? DeviceKind::simulated : DeviceKind::none;
+  if (o.device == DeviceKind::none && o.chose_placement && !o.quiet) say("tiered-run: note: --placement changes nothing without --vram\n");
+}
+
 void check_budget(Options const& o) {
+  if (o.device != DeviceKind::simulated) return;
   std::optional<std::uint64_t> const available = tiered::available_host_bytes();
   if (o.vram_bytes && available && *o.vram_bytes > *available) {
     throw tiered::Error(tiered::Errc::over_budget,
@@ -114,6 +171,7 @@ tiered::EngineOptions engine_options(Options const& o, Progress& progress) {
   options.n_threads = std::max(o.n_threads, 0);
   options.f32_activations = o.f32_activations;
   options.kv_type = o.kv_type;
+  options.vram_excludes_context = o.vram_excludes_context;
   options.progress = [](void* p, std::int32_t done, std::int32_t total) {
     if (total > 1) static_cast<Progress*>(p)->show(std::uint64_t(done), std::uint64_t(total));
     if (done == total) static_cast<Progress*>(p)->clear();
@@ -197,7 +255,11 @@ ExitCode run(Options o, nlohmann::json& so_far) {
   }
   if (!o.plan_only) check_outputs(o);
   if (chat.system_file) chat.system_prompt = read_text(*chat.system_file, "system prompt file");
-  return o.vram_bytes.value_or(0) > 0 ? run<DevicePolicies>(gguf, o, so_far) : run<HostPolicies>(gguf, o, so_far);
+  settle_device(o);
+#if TIERED_HAS_CUDA
+  if (o.device == DeviceKind::cuda) return run<GpuPolicies>(gguf, o, so_far);
+#endif
+  return o.device == DeviceKind::simulated ? run<DevicePolicies>(gguf, o, so_far) : run<HostPolicies>(gguf, o, so_far);
 }
 
 /// What went wrong, in words to stderr and, of --json, with what there is besides to stdout.

@@ -83,7 +83,8 @@ struct Bench {
   Choice choice;
   std::vector<std::byte> memory;                     ///< weights, pages: larger than the caches
   double read_bytes_per_s = 0, peak_flop_per_s = 0;  ///< of the team, in this run
-  double tile_flop_per_s = 0;                        ///< of its bfloat16 tiles; 0: these kernels have none
+  double tile_flop_per_s = 0;                        ///< of its bfloat16 tiles, operands in registers; 0: these kernels have none
+  double loaded_tile_flop_per_s = 0;                 ///< the same with operands from the first-level cache
   std::vector<Line> lines = {};
 
   KernelTable const& table() const { return cpu.kernels(); }
@@ -118,7 +119,8 @@ struct Bench {
 
   void add(Line const& line) {
     auto const rate = [&](double amount) { return amount > 0 ? fmt::format("{:.2f}", amount / line.seconds / 1e9) : std::string("-"); };
-    std::string const percent = fmt::format("{:.0f}%", 100 * share(line));
+    std::string percent = fmt::format("{:.0f}%", 100 * share(line));
+    if (line.limit == Limit::bf16_tiles) percent += fmt::format(" {:.0f}%", 100 * line.operations / line.seconds / loaded_tile_flop_per_s);
     bool const memory_bound = line.limit == Limit::memory;
     fmt::print("{:10} {:22} {:>6} {:>11.1f} {:>8} {:>8} {:>9} {:>8}\n", line.op, line.what, line.n_tokens, line.seconds * 1e6,
                rate(line.bytes), memory_bound ? percent : "", rate(line.operations), memory_bound ? "" : percent);
@@ -135,8 +137,8 @@ struct Bench {
     if (file == nullptr) throw Error(Errc::io, concat("cannot write ", path));
     fmt::print(file,
                "{{\"isa\": \"{}\", \"threads\": {}, \"read_bytes_per_s\": {:.4g}, \"peak_flop_per_s\": {:.4g}, "
-               "\"bf16_tile_flop_per_s\": {:.4g}, \"results\": [",
-               table().name, cpu.n_threads(), read_bytes_per_s, peak_flop_per_s, tile_flop_per_s);
+               "\"bf16_tile_flop_per_s\": {:.4g}, \"bf16_loaded_tile_flop_per_s\": {:.4g}, \"results\": [",
+               table().name, cpu.n_threads(), read_bytes_per_s, peak_flop_per_s, tile_flop_per_s, loaded_tile_flop_per_s);
     char const* separator = "\n";
     for (Line const& line : lines) {
       fmt::print(file,

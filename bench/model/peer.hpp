@@ -28,6 +28,7 @@ struct Speed {
 struct Question {
   std::string model, kv_type = "f16";  ///< as ggml calls it, which is as tiered does
   int n_threads = 0, n_prompt = 512, n_decode = 64, n_runs = 3;
+  bool on_gpu = false;  ///< all layers on the GPU, for a peer that was built with one
 };
 
 enum class PeerKind { llama_bench, batched_bench, sweep_bench };
@@ -112,8 +113,10 @@ inline Speed best(Speed a, Speed b) { return {std::max(a.prefill, b.prefill), st
 /// Errors  Errc::io where it fails or prints something else than is known of it.
 inline Speed ask_peer(std::string const& path, Question const& q) {
   auto const text = [](auto n) { return std::to_string(n); };
-  std::vector<std::string> const common = {absolute(path), "-m",   absolute(q.model), "-t", text(q.n_threads), "-ctk",
-                                           q.kv_type,      "-ctv", q.kv_type};
+  std::vector<std::string> common = {absolute(path), "-m",   absolute(q.model), "-t", text(q.n_threads), "-ctk",
+                                     q.kv_type,      "-ctv", q.kv_type};
+  if (q.on_gpu) common.insert(common.end(), {"-ngl", "99"});
+  if (q.on_gpu && peer_kind(path) != PeerKind::sweep_bench) common.insert(common.end(), {"-b", "2048", "-ub", "2048"});
   auto const with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), common.begin(), common.end());
     return output_of(more, peer_kind(path) == PeerKind::sweep_bench ? STDERR_FILENO : STDOUT_FILENO);

@@ -33,9 +33,10 @@ THE BUDGET
   --vram says how much memory of the device may be taken: weights, KV cache, buffers, all of it, at every moment. What does not
   fit is copied there for each use, behind the computation, or computed by the CPU, whatever the plan estimates to be fastest. The
   budget changes speed, never the text. SIZE is a number with K, M, G or T (powers of 1024): 512M, 2G, 1.5GiB.
-  This version has no GPU back end: the device is simulated. Its memory is a part of this machine's that can hold no more than the
-  budget; it computes with the CPU, so it is no faster than running without --vram, and the times in a plan are those of a made-up
-  machine. It is there to look at plans, to test placements, and to learn.
+  On an NVIDIA GPU the budget is what nvidia-smi shows for this process, the CUDA context included; without --vram it is what is free
+  at the start, less 512M. --device none leaves the GPU alone. Where there is no GPU, --vram simulates one: its memory is a part of
+  this machine's that can hold no more than the budget; it computes with the CPU, so it is no faster than running without it. It is
+  there to look at plans, to test placements, and to learn. Times in a plan are those of a made-up machine.
 
 EXIT CODES
   0    done                           4    the file is fine, but this program cannot run it

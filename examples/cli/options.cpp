@@ -124,7 +124,7 @@ CLI::Validator number(T least, T most) {
 
 /// What is parsed by us, after CLI11 is done.
 struct Raw {
-  std::string vram, seed = "-1", kv_k = "f16", kv_v = "f16", color, flash_attention, session, prompt_cache;
+  std::string vram, seed = "-1", kv_k = "f16", kv_v = "f16", color, flash_attention, session, prompt_cache, device = "auto";
   std::vector<std::string> logit_bias;
   bool chat = false, conversation = false, no_conversation = false, cache_read_only = false, cache_all = false, accepted = false;
   std::int32_t batch = 0, micro_batch = 0;
@@ -164,8 +164,13 @@ void add_conversation(CLI::App& app, Options& o, Raw& raw) {
 
 void add_where_to_run(CLI::App& app, Options& o, Raw& raw) {
   app.option_defaults()->group("Where to run");
-  app.add_option("--vram", raw.vram, "Budget of device memory, as in 2G; without it there is no device and all is done on the CPU")
-      ->type_name("SIZE");
+  app.add_option("--vram", raw.vram, "Budget of device memory, as in 2G; without it, what the GPU has free less 512M")->type_name("SIZE");
+  app.add_flag("--vram-excludes-context", o.vram_excludes_context,
+               "The budget does not count what the CUDA context takes, as engines do that do not know it: for comparison");
+  app.add_option("--device", raw.device, "auto, none, cuda, or sim: a simulated one, no faster than the CPU")
+      ->check(CLI::IsMember({"auto", "none", "cuda", "sim"}))
+      ->type_name("NAME")
+      ->capture_default_str();
   std::vector<std::string> const names(std::begin(tiered::placement_names), std::end(tiered::placement_names));
   app.add_option("--placement", o.placement, "What lives in the budget: all_vram, attention_first, seconds_per_byte or stream_all")
       ->check(CLI::IsMember(names))
@@ -326,7 +331,6 @@ void note(std::string const& text) { std::fputs(concat("tiered-run: note: ", tex
 
 void note_what_changes_nothing(CLI::App const& app, Options const& o, Raw const& raw) {
   if (o.quiet) return;
-  if (app.count("--placement") > 0 && !o.vram_bytes) note("--placement changes nothing without --vram");
   if (raw.batch > 0) note("-b changes nothing: the plan decides how many tokens go together");
   if (raw.micro_batch > 0) note("-ub changes nothing: the plan decides how many tokens go together");
   if (app.count("--threads-batch") > 0 && raw.batch_threads != o.n_threads) note("-tb changes nothing: prompts are read by the -t threads");
@@ -361,6 +365,13 @@ void finish(CLI::App const& app, Options& o, Raw const& raw) {
     if (!bytes) throw UsageError{concat("--vram \"", raw.vram, "\" is no size: write 512M, 2G or 1.5GiB")};
     o.vram_bytes = std::size_t(*bytes);
   }
+  o.device = raw.device == "none"   ? DeviceKind::none
+             : raw.device == "cuda" ? DeviceKind::cuda
+             : raw.device == "sim"  ? DeviceKind::simulated
+                                    : DeviceKind::automatic;
+  if (o.device == DeviceKind::none && o.vram_bytes) throw UsageError{"--vram is a budget for a device, and --device none asks for none"};
+  if (o.device == DeviceKind::simulated && !o.vram_bytes) throw UsageError{"--device sim needs a budget, as in --vram 2G"};
+  o.chose_placement = app.count("--placement") > 0;
   o.sampling.seed = parse_seed(raw.seed);
   for (std::string const& text : raw.logit_bias) o.sampling.logit_bias.push_back(parse_bias(text));
   o.kv_type = parse_kv_type(raw);

@@ -56,6 +56,9 @@ struct ChatOptions {
   std::optional<bool> color;  ///< nothing: where it is a terminal
 };
 
+/// automatic: a CUDA device where there is one; else the simulated one where --vram asks for a device.
+enum class DeviceKind { automatic, none, simulated, cuda };
+
 /// Where the state of a text is kept between runs.
 struct SessionOptions {
   std::string file;  ///< empty: nowhere
@@ -71,8 +74,12 @@ struct Options {
   ChatOptions chat;
   SessionOptions session;
 
-  std::optional<std::size_t> vram_bytes;  ///< nothing: no device
+  DeviceKind device = DeviceKind::automatic;  ///< settled by settle_device()
+  std::string device_name;                    ///< of the CUDA device
+  std::optional<std::size_t> vram_bytes;      ///< nothing: no device, or what a CUDA device has free
+  bool vram_excludes_context = false;
   std::string placement = "seconds_per_byte";
+  bool chose_placement = false;
   bool plan_only = false;
   std::int32_t context = 0;
   int n_threads = 0;

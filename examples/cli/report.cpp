@@ -26,9 +26,11 @@ std::string describe(tiered::GgufFile const& gguf, tiered::ModelConfig const& co
 }
 
 std::string describe_device(Options const& o, std::size_t planned_bytes) {
-  if (!o.vram_bytes) return "no device: everything on the CPU (--vram SIZE simulates one)";
-  std::string const budget = concat("simulated device, budget ", format_bytes(*o.vram_bytes), ": ");
+  if (o.device == DeviceKind::none) return "no device: everything on the CPU (--vram SIZE simulates one)";
+  bool const real = o.device == DeviceKind::cuda;
+  std::string const budget = concat(real ? o.device_name : "simulated device", ", budget ", format_bytes(o.vram_bytes.value_or(0)), ": ");
   if (planned_bytes == 0) return budget + "nothing useful fits, everything on the CPU";
+  if (real) return concat(budget, format_bytes(planned_bytes), " planned");
   return concat(budget, format_bytes(planned_bytes), " planned (its memory is this machine's; it computes with the CPU and is no faster)");
 }
 
@@ -39,7 +41,7 @@ std::string describe_plan(tiered::TierPlan const& decode, tiered::ShardTable con
 }
 
 std::string plan_report(tiered::EnginePlans const& plans, tiered::ShardTable const& table, Options const& o) {
-  if (!o.vram_bytes) return "";
+  if (o.device == DeviceKind::none) return "";
   std::string out = concat("placement ", o.placement, "; seconds are estimates for this made-up machine, not for yours:\n",
                            tiered::to_text(tiered::HardwareProfile::simulated()));
   if (plans.vram_bytes > 0) {
@@ -61,7 +63,7 @@ std::string rate(double n, double seconds) { return seconds > 0 ? fixed(n / seco
 
 /// Without a device's lines where there is none.
 std::string device_text(Report const& r, Options const& o) {
-  if (!o.vram_bytes) return "";
+  if (o.device == DeviceKind::none) return "";
   Turn const& t = r.turn;
   std::uint64_t const after_prompt = t.copied_bytes - t.prefill_copied_bytes;
   std::string out = concat("peak VRAM            ", format_bytes(r.vram_peak_bytes), " of a budget of ", format_bytes(*o.vram_bytes),

@@ -22,6 +22,7 @@
 #include "tiered/model/detail/kv_cache_impl.hpp"
 #include "tiered/model/detail/transformer_impl.hpp"
 #include "tiered/pipeline/detail/executor_impl.hpp"
+#include "tiered/pipeline/detail/executor_ops_impl.hpp"
 #include "tiered/pipeline/detail/expert_cache_impl.hpp"
 #include "tiered/pipeline/detail/routed_experts_impl.hpp"
 #include "tiered/plan/detail/account_impl.hpp"

@@ -17,9 +17,10 @@
 
 namespace tiered_test {
 
-/// Allocates and frees at random; every live block is aligned, apart from the others, and counted.
+/// Allocates and frees at random; every live block is aligned, apart from the others, and counted. A tier that `fragments` may refuse
+/// what its free bytes would hold.
 template <tiered::MemoryTier T>
-void random_blocks(T& tier, std::uint64_t seed) {
+void random_blocks(T& tier, std::uint64_t seed, bool fragments) {
   INFO("seed " << seed);
   tiered::SplitMix64 random(seed);
   std::vector<tiered::Block> live;
@@ -35,7 +36,13 @@ void random_blocks(T& tier, std::uint64_t seed) {
       if (bytes > tier.capacity_bytes() - used) {
         REQUIRE(error_of([&] { tier.allocate(bytes, alignment); }).code == tiered::Errc::out_of_memory);
       } else {
-        tiered::Block const block = tier.allocate(bytes, alignment);
+        tiered::Block block;
+        Thrown const thrown = error_of([&] { block = tier.allocate(bytes, alignment); });
+        if (fragments && thrown.code == tiered::Errc::out_of_memory) {
+          REQUIRE(tier.used_bytes() == used);
+          continue;
+        }
+        REQUIRE(thrown.message == "");
         REQUIRE(block.bytes == bytes);
         REQUIRE(block.tier == tier.tier());
         std::uintptr_t const begin = reinterpret_cast<std::uintptr_t>(block.data);
@@ -56,9 +63,9 @@ void random_blocks(T& tier, std::uint64_t seed) {
   REQUIRE(tier.used_bytes() == 0);
 }
 
-/// `Model model(capacity)` makes a tier of that capacity; `model.tier()` is it. The tier has no fragmentation of its own.
+/// `Model model(capacity)` makes a tier of that capacity; `model.tier()` is it. `fragments`: blocks share one stretch of addresses.
 template <class Model>
-void memory_tier_suite() {
+void memory_tier_suite(bool fragments = false) {
   using tiered::Errc;
   SECTION("an empty tier") {
     Model model(1000);
@@ -68,7 +75,7 @@ void memory_tier_suite() {
   SECTION("live blocks are aligned, apart and counted") {
     for (std::uint64_t seed = 0; seed < 10; ++seed) {
       Model model(1 << 16);
-      random_blocks(model.tier(), seed);
+      random_blocks(model.tier(), seed, fragments);
     }
   }
   SECTION("the capacity can be used to the last byte, and no further; a refusal changes nothing") {

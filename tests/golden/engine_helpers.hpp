@@ -1,6 +1,7 @@
 /// What the tests that run whole models share: the list of tiny files, and one way to run each.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -68,6 +69,33 @@ inline Difference compare(std::vector<float> const& got, GoldenFixture const& ex
   }
   d.rms = std::sqrt(d.rms / double(expected.logits.size()));
   return d;
+}
+
+/// Share of a row's norm that rounding to 8-bit activations may cost: a block's step is its largest element / 127, its error is
+/// uniform in one step, and the largest of 32 normal values is about 2.4 times their root mean square.
+inline constexpr double q8_noise = 2.4 / 127 / 3.4641016;
+/// By how much later layers may enlarge what earlier ones got wrong (norms on heads and softmax sharpen differences).
+inline constexpr double gain = 2;
+
+/// The noise of all products on the way, independent of each other: seven in a layer, and the head.
+inline double quantised_tolerance(Transformer const& model, GoldenFixture const& f) {
+  double sum = 0;
+  for (float v : f.logits) sum += double(v) * double(v);
+  double const rms = std::sqrt(sum / double(f.logits.size())) / double(f.logit_range);
+  return gain * q8_noise * std::sqrt(7.0 * model.config().n_layers + 1) * rms;
+}
+
+/// The median over rows of a row's root mean square: rows whose router, at a near tie, took another expert do not move it.
+inline double median_row_rms(std::vector<float> const& got, GoldenFixture const& f) {
+  std::vector<double> rows;
+  for (std::size_t i = 0; i < f.tokens.size(); ++i) {
+    double sum = 0;
+    for (std::size_t k = i * f.vocab_size; k < (i + 1) * f.vocab_size; ++k)
+      sum += std::pow((double(got.at(k)) - double(f.logits[k])) / double(f.logit_range), 2);
+    rows.push_back(std::sqrt(sum / double(f.vocab_size)));
+  }
+  std::sort(rows.begin(), rows.end());
+  return rows[rows.size() / 2];
 }
 
 /// The simulated device with a placement chosen at run time.

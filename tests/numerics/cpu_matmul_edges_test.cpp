@@ -89,15 +89,15 @@ TEST_CASE("products of long rows are the same with one token or many") {
     for (DType const type : all_formats()) {
       DType const activation = cpu.table().activation[std::uint32_t(type)];
       if (activation == DType::act_bf16) continue;  // panels, not rows
-      for (std::int32_t const dim : {5 * 32, 18 * 32, 22 * 32, 3 * 256, 29 * 32, 4096 + 256, 35 * 1024}) {
+      for (std::int32_t const dim : {5 * 32, 18 * 32, 22 * 32, 3 * 256, 29 * 32, 10 * 256, 4096 + 256, 35 * 1024}) {
         if (dim % std::int32_t(block_elems(type)) != 0) continue;
         INFO(name(isa) << ' ' << name(type) << ", rows of " << dim);
-        std::int32_t const rows = 21, n_tokens = 19;
+        std::int32_t const rows = 21, n_tokens = 28;
         Inputs const in(type, activation, dim, rows, n_tokens, 6);
         std::vector<float> all = poisoned(std::size_t(rows) * std::size_t(n_tokens)), some = all;
         MatmulArgs args{in.w.data(), in.x.data(), nullptr, all.data(), n_tokens, rows, dim, rows};
         cpu.run(cpu.table().matmul[std::uint32_t(type)], args);
-        for (std::int32_t t = 0, step = 1; t < n_tokens; t += step, step += 2) {  // 1, 3, 5, 7, 3 tokens
+        for (std::int32_t t = 0, step = 1; t < n_tokens; t += step, ++step) {  // 1 to 7 tokens
           args.n_tokens = std::min(step, n_tokens - t);
           args.x = in.x.data() + std::uint64_t(t) * row_bytes(activation, std::uint64_t(dim));
           args.y = some.data() + t * rows;

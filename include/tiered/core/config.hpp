@@ -1,4 +1,4 @@
-/// Every macro of the library.
+/// Every macro of the library. [device-visible]
 #pragma once
 
 #ifndef TIERED_HAS_CUDA

@@ -43,8 +43,10 @@ enum class DType : std::uint32_t {
   mxfp4 = 39,
   nvfp4 = 40,
   q1_0 = 41,
-  act_q8 = 256,    ///< activations: ActQ8x32 blocks (kernels/format/activation.hpp)
-  act_bf16 = 257,  ///< activations: bfloat16 in panels of 16 rows (likewise)
+  act_q8 = 256,         ///< activations: ActQ8x32 blocks (kernels/format/activation.hpp)
+  act_bf16 = 257,       ///< activations: bfloat16 in panels of 16 rows (likewise)
+  act_f16_rows = 258,   ///< activations: binary16, row after row, and a factor for each row (likewise)
+  act_bf16_rows = 259,  ///< activations: bfloat16, row after row (likewise)
 };
 inline constexpr std::uint32_t n_file_dtypes = 48;  ///< size of tables indexed by the number of a file's type
 
@@ -91,6 +93,8 @@ TIERED_HD constexpr DTypeInfo dtype_info(DType type) {
     case DType::q1_0: return {"q1_0", 128, 18};
     case DType::act_q8: return {"act_q8", 32, 40};
     case DType::act_bf16: return {"act_bf16", 32, 64};
+    case DType::act_f16_rows: return {"act_f16_rows", 1, 2};
+    case DType::act_bf16_rows: return {"act_bf16_rows", 1, 2};
   }
   return {};
 }
@@ -111,11 +115,20 @@ TIERED_HD constexpr std::uint64_t row_bytes(DType type, std::uint64_t elems) {
 TIERED_HD constexpr std::uint64_t panel_dim(std::uint64_t dim) { return (dim + 31) / 32 * 32 + (dim % 1024 == 0 ? 64 : 0); }
 
 /// The forms that activations are converted to, numbered: tables of what makes them, or of what was made.
-inline constexpr int n_activation_forms = 2;
-TIERED_HD constexpr int activation_form(DType type) { return type == DType::act_bf16 ? 1 : 0; }
+inline constexpr int n_activation_forms = 4;
+TIERED_HD constexpr int activation_form(DType type) { return type > DType::act_q8 ? int(type) - int(DType::act_q8) : 0; }
 
-/// Bytes of n_rows rows in a type that products take: f32, act_q8 (dim % 32 == 0) or act_bf16.
+/// Elements from row to row of act_f16_rows and act_bf16_rows: whole tiles of a matrix unit. Those past dim are zeros.
+TIERED_HD constexpr std::uint64_t act_row_elems(std::uint64_t dim) { return (dim + 63) / 64 * 64; }
+/// Where the factors of act_f16_rows begin, in bytes: f32, one a row.
+TIERED_HD constexpr std::uint64_t act_factors_offset(std::uint64_t n_rows, std::uint64_t dim) {
+  return (n_rows * act_row_elems(dim) * 2 + 255) / 256 * 256;
+}
+
+/// Bytes of n_rows rows in a type that products take: f32, act_q8 (dim % 32 == 0), act_bf16, act_f16_rows or act_bf16_rows.
 TIERED_HD constexpr std::uint64_t activation_bytes(DType type, std::uint64_t n_rows, std::uint64_t dim) {
+  if (type == DType::act_f16_rows) return act_factors_offset(n_rows, dim) + n_rows * sizeof(float);
+  if (type == DType::act_bf16_rows) return n_rows * act_row_elems(dim) * 2;
   return n_rows * row_bytes(type, type == DType::act_bf16 ? panel_dim(dim) : dim);
 }
 

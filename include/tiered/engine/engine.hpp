@@ -59,6 +59,9 @@ struct EngineStats {
 
 namespace detail {
 
+/// Of the activations of any of the plans.
+std::size_t most_host_bytes(EnginePlans const& plans);
+
 /// What an engine does whatever its policies are: host memory, sequences, rows cut into blocks.
 class EngineCore {
  public:
@@ -71,8 +74,9 @@ class EngineCore {
     CopyLane copy;
     LaneSet* lanes = nullptr;
     Buffer vram;
+    Buffer host_activations;  ///< empty: pageable memory will do
     AnyEviction eviction;
-    bool traces = false;
+    bool traces = false, device_reads_host_weights = false;
   };
   EngineCore(EngineOptions const& options, EnginePlans plans, Parts parts);
   EngineCore(EngineCore const&) = delete;
@@ -82,6 +86,9 @@ class EngineCore {
   EnginePlans const& plans() const { return plans_; }
   CancelToken& cancel_token() { return cancel_; }
   EngineStats stats() const;
+  /// Brings the residents of decode's plan, runs a token and, where all weights are resident, prompts of several lengths, so that kernels
+  /// are loaded; captures decode's step where the device can.
+  void prepare();
   Sequence new_sequence();
   /// `select`: the token tier for a number of rows; `record`: as a TracePolicy's.
   Logits step(Batch const& batch, FunctionRef<std::size_t(int n_rows)> select, FunctionRef<void(Action const&, double, double)> record);
@@ -155,16 +162,27 @@ class Engine {
   Engine(std::shared_ptr<M const> model, EngineOptions const& options, PolicyValues<P> values, MachineType machine)
       : model_(std::move(model)), values_(std::move(values)), machine_(std::move(machine)) {
     expects(model_ != nullptr, "Engine: there is no model");
-    detail::check_device_memory(options.vram_bytes, machine_.device->memory().capacity_bytes());
-    EnginePlans plans = make_plans<P>(*model_, options, values_, machine_.host->kernels(), machine_.device->kernels());
+    EngineOptions planned = options;
+    if constexpr (requires { machine_.plan_bytes(); }) {
+      planned.vram_bytes = machine_.plan_bytes();
+    } else {
+      detail::check_device_memory(options.vram_bytes, machine_.device->memory().capacity_bytes());
+    }
+    EnginePlans plans = make_plans<P>(*model_, planned, values_, machine_.host->kernels(), machine_.device->kernels());
     std::vector<Weight> weights = bring_weights();
-    Buffer vram;
+    bool const device_reads = plans.vram_bytes > 0 && register_weights(weights);
+    Buffer vram, host_activations;
     if (plans.vram_bytes > 0) vram = Buffer(machine_.device->memory(), plans.vram_bytes, weight_alignment);
+    if constexpr (requires { machine_.pinned; })
+      host_activations = Buffer(*machine_.pinned, detail::most_host_bytes(plans), weight_alignment);
+    if constexpr (requires { machine_.account(plans); }) machine_.account(plans);
     core_ = std::make_unique<detail::EngineCore>(
         options, std::move(plans),
         detail::EngineCore::Parts{ModelRef(*model_), &model_->config(), model_->table(), std::move(weights),
                                   Side(host_device, *machine_.host), Side(first_gpu, *machine_.device), CopyLane(*machine_.copy),
-                                  machine_.lanes.get(), std::move(vram), AnyEviction(std::move(values_.eviction)), traces});
+                                  machine_.lanes.get(), std::move(vram), std::move(host_activations),
+                                  AnyEviction(std::move(values_.eviction)), traces, device_reads});
+    prepare();
   }
 
   /// Assigning would end what still works for the old one: end it first.
@@ -207,7 +225,29 @@ class Engine {
 
  private:
   static constexpr bool traces = !std::same_as<typename P::Trace, NullTrace>;
-  static MachineOptions machine_options(EngineOptions const& o) { return {o.vram_bytes, o.n_threads, o.f32_activations, traces, o.isa}; }
+  static MachineOptions machine_options(EngineOptions const& o) {
+    return {o.vram_bytes, o.n_threads, o.f32_activations, traces, o.isa, o.device, o.vram_excludes_context};
+  }
+
+  /// Makes them readable by copies at full rate, in the background. Whether the device may read embeddings where they are.
+  bool register_weights(std::span<Weight const> weights) {
+    if constexpr (requires { machine_.sources; }) {
+      std::vector<std::span<std::byte const>> ranges;
+      for (Weight const& w : weights) ranges.push_back({w.data, w.bytes()});
+      machine_.register_sources(ranges);
+      for (Shard const& s : model_->table().shards) {
+        if (s.kind == ShardKind::embedding) return machine_.device_reads(ranges[std::size_t(s.weights.begin)]);
+      }
+    }
+    return false;
+  }
+  /// Everything that takes memory of the device behind the arena's back is done once, and measured.
+  void prepare() {
+    if constexpr (requires { machine_.settle(); }) {
+      core_->prepare();
+      machine_.settle();
+    }
+  }
 
   std::vector<Weight> bring_weights() {
     ShardTable const table = model_->table();

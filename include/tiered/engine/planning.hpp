@@ -25,7 +25,10 @@ struct EngineOptions {
   HardwareProfile hardware = HardwareProfile::simulated();  ///< what plans are estimated with
   bool f32_activations = false;
   std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best that this machine has
-  DType kv_type = DType::f16;             ///< of keys and values: f16; q8_0, which takes 53 % of that; or f32, for comparison
+  int device = 0;                         ///< which of several GPUs
+  /// vram_bytes does not count what the CUDA context and libraries take: for comparison with engines that do not count it either.
+  bool vram_excludes_context = false;
+  DType kv_type = DType::f16;  ///< of keys and values: f16; q8_0, which takes 53 % of that; or f32, for comparison
   /// Called after each block of a long step with rows done and in all; must not throw; null: nobody listens.
   void (*progress)(void* context, std::int32_t done, std::int32_t total) = nullptr;
   void* progress_context = nullptr;

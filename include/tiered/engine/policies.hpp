@@ -50,6 +50,8 @@ struct MachineOptions {
   bool f32_activations = false;           ///< products on f32 instead of 8-bit activations: slower, for comparison
   bool keep_times = false;                ///< for a trace
   std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best one
+  int device = 0;                         ///< which of several
+  bool vram_excludes_context = false;     ///< see EngineOptions
 };
 
 /// The devices of one engine. Lanes outlive backends, backends outlive what is enqueued on them.

@@ -72,6 +72,32 @@ struct GatedMatmulArgs {
   Activation activation = Activation::silu;
 };
 
+/// What few rows go through on their way into products, and the products, in one go: rows as they are in f32, normed and converted by
+/// whoever reads them. With x' = x, or x / sqrt(mean(x^2) + eps) * norm_weight where `norm`:
+///   store  parts[i].y[t, :] = w_i x'[t] + bias_i
+///   add    parts[i].y[t, :] += w_i x'[t] + bias_i
+///   gate   parts[0].y = act(w_0 x') * (w_1 x'), no biases
+struct FusedMatmulArgs {
+  static constexpr int max_parts = 3;
+  enum class Then : std::uint8_t { store, add, gate };
+  struct Part {
+    void const* w = nullptr;      ///< [rows, dim] in `type`
+    float const* bias = nullptr;  ///< [rows] or null
+    float* y = nullptr;           ///< [n_tokens, rows], rows y_stride apart; not x
+    std::int64_t y_stride = 0;
+    std::int32_t rows = 0;
+    DType type{};
+  };
+  float const* x = nullptr;            ///< [n_tokens, dim]
+  float const* norm_weight = nullptr;  ///< [dim], or null for ones
+  Part parts[max_parts];
+  std::int32_t n_parts = 0, n_tokens = 0, dim = 0;  ///< n_tokens <= KernelTable::fused_rows
+  float eps = 0;
+  bool norm = false;
+  Then then = Then::store;
+  Activation activation = Activation::silu;
+};
+
 /// Rotary positions, in place. Pair i of a head turns by positions[t] * inv_freq[i]; theta, Llama-3 factors, linear and other
 /// scaling are all inside inv_freq, which the model computes once. Elements from n_rot on stay as they are.
 struct RopeArgs {
@@ -109,6 +135,23 @@ struct KvWriteArgs {
   KvRow const* rows = nullptr;      ///< [n_tokens]
   KvTable const* tables = nullptr;  ///< [number of sequences]
   std::int32_t n_tokens = 0, n_kv_heads = 0, head_dim = 0, page_tokens = 0;
+};
+
+/// q and k on their way into attention, in one go: norms of heads where there are weights, rotation, and storing of k and v as
+/// KvWriteArgs does it. q is changed in place; what is in k afterwards is undefined.
+struct AttentionInputArgs {
+  float* q = nullptr;                       ///< [n_tokens, n_heads, head_dim]
+  float* k = nullptr;                       ///< [n_tokens, n_kv_heads, head_dim]
+  float const* v = nullptr;                 ///< likewise
+  float const* q_norm = nullptr;            ///< [head_dim], or null: no norm
+  float const* k_norm = nullptr;            ///< likewise
+  std::int32_t const* positions = nullptr;  ///< as RopeArgs
+  float const* inv_freq = nullptr;
+  KvRow const* rows = nullptr;  ///< as KvWriteArgs
+  KvTable const* tables = nullptr;
+  std::int32_t n_tokens = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0, page_tokens = 0;
+  float eps = 0, magnitude = 1;
+  RopeKind kind = RopeKind::halves;
 };
 
 /// Causal attention in one pass, no score matrix: out[t, h] = softmax(scale * q[t, h] . K) V over positions
@@ -214,8 +257,8 @@ struct ExpertsArgs {
   Activation activation = Activation::silu;
 };
 
-/// Bytes for lists of the slots; x as gate and up read it, in 8-bit blocks of all tokens, in panels of all slots, or both; gate, up,
-/// and their product as `down` reads it, of all slots.
+/// Bytes for lists of the slots and their groups; x as gate and up read it, in 8-bit blocks or in rows of halves of all tokens, in panels
+/// of all slots, or two of those; gate, up, and their product as `down` reads it, of all slots.
 TIERED_HD constexpr std::size_t experts_workspace_bytes(std::int32_t n_tokens, std::int32_t n_slots, std::int32_t dim,
                                                         std::int32_t hidden_dim) {
   // Rows in 8-bit blocks take 5/4 bytes an element, in panels 2, one for each slot; ends are rounded up to 64 bytes.
@@ -230,11 +273,26 @@ struct RoutedExpertsArgs {
   ExpertsArgs experts;                   ///< n_slots = n_tokens * n_used; groups, slots and n_groups are set by the op
   std::int32_t const* ids = nullptr;     ///< [n_tokens, n_used]
   ExpertGroup const* weights = nullptr;  ///< [n_experts]: where each expert's matrices are
-  ExpertGroup* groups = nullptr;         ///< room for min(n_slots, n_experts)
+  ExpertGroup* groups = nullptr;         ///< room for n_experts; an expert that nobody chose may be left out, or be there with n = 0
   std::int32_t* slots = nullptr;         ///< room for n_slots
   std::int32_t* counts = nullptr;        ///< room for n_experts + 1
   std::int32_t n_experts = 0;
   std::int32_t layer = 0;  ///< for messages
+
+  // Where KernelTable::fused_rows is not 0:
+  float const* slot_weights = nullptr;  ///< [n_tokens, n_used], or null. Else sum[t, :] += sum over j, ascending, of slot_weights[t, j] *
+                                        ///< (what y[t * n_used + j, :] would be), and what is in y afterwards is undefined
+  float* sum = nullptr;                 ///< [n_tokens, dim]; may be experts.x where that is normed
+  float const* norm_weight = nullptr;   ///< with `norm`, and n_tokens <= fused_rows: experts.x is normed first, as in FusedMatmulArgs
+  float eps = 0;
+  bool norm = false;
+};
+
+/// ids[t] = the index of the largest of values[t, :]; of equal ones the least. Not-a-number is less than all numbers.
+struct ArgmaxArgs {
+  float const* values = nullptr;  ///< [n_rows, n]
+  std::int32_t* ids = nullptr;    ///< [n_rows]
+  std::int32_t n_rows = 0, n = 0;
 };
 
 /// out[t, :] = sum over j, ascending, of weights[t, j] * y[t * n_used + j, :]: a fixed order, whatever device computed which slot.

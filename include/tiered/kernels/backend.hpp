@@ -35,7 +35,12 @@ concept Backend = MemoryTier<typename B::Memory> && requires(B& b, B const& c, T
 template <class Args>
 void launch(Kernel<Args> kernel, Args const& args, Queue queue, SourceLocation where = SourceLocation::current()) {
   if (kernel == nullptr) throw Error(Errc::unsupported, "this device has no kernel for an op that its plan uses", where);
-  if (int const status = kernel(args, queue); status != 0) throw Error(Errc::device, concat("a kernel launch failed with status ", status), where);
+  if (int const status = kernel(args, queue); status != 0) {
+    throw Error(Errc::device,
+                concat("a kernel launch failed with status ", status, queue.status_text != nullptr ? ": " : "",
+                       queue.status_text != nullptr ? queue.status_text(status) : ""),
+                where);
+  }
 }
 
 }  // namespace tiered

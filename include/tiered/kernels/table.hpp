@@ -11,6 +11,7 @@ namespace tiered {
 /// An ordered queue of a backend, opaque: a CUDA stream, or a lane of the CPU.
 struct Queue {
   void* native = nullptr;
+  char const* (*status_text)(int status) = nullptr;  ///< of what its kernels return; null: there is but the number
 };
 
 /// Enqueues one op; returns before it is complete. 0, or a status of the backend that its launch() turns into an Error.
@@ -22,15 +23,18 @@ struct KernelTable {
   char const* name = "";                        ///< "avx2", "sm_90": for messages and profiles
   Kernel<EmbedArgs> embed[n_file_dtypes] = {};  ///< by type of the table
   Kernel<MatmulArgs> matmul[n_file_dtypes] = {};
-  /// What MatmulArgs::x is in: f32, act_q8 or act_bf16.
+  /// What MatmulArgs::x is in: f32, or a form of activations.
   DType activation[n_file_dtypes] = {};
   Kernel<QuantizeArgs> convert[n_activation_forms] = {};  ///< by activation_form(): what makes it of f32
   Kernel<MatmulSetArgs> matmul_set = nullptr;             ///< null: one by one. Same bits either way
   Kernel<GatedMatmulArgs> gated_matmul = nullptr;         ///< likewise
+  std::int32_t fused_rows = 0;                            ///< up to so many rows fused ops take; 0: there are none
+  Kernel<FusedMatmulArgs> fused_matmul = nullptr;         ///< for every type whose matmul is not null
   Kernel<RmsNormArgs> rms_norm = nullptr;
   Kernel<RopeArgs> rope = nullptr;
-  Kernel<KvWriteArgs> kv_write[n_file_dtypes] = {};     ///< by type of keys and values: f16, f32, q8_0
-  Kernel<AttentionArgs> attention[n_file_dtypes] = {};  ///< likewise
+  Kernel<KvWriteArgs> kv_write[n_file_dtypes] = {};                ///< by type of keys and values: f16, f32, q8_0
+  Kernel<AttentionArgs> attention[n_file_dtypes] = {};             ///< likewise
+  Kernel<AttentionInputArgs> attention_input[n_file_dtypes] = {};  ///< likewise; null: norm, rope and kv_write one by one
   Kernel<MergeAttentionArgs> merge_attention = nullptr;
   Kernel<GatedArgs> gated = nullptr;
   Kernel<AddArgs> add = nullptr;
@@ -39,6 +43,7 @@ struct KernelTable {
   Kernel<ExpertsArgs> experts = nullptr;               ///< for every mix of types whose matmul is not null
   Kernel<RoutedExpertsArgs> routed_experts = nullptr;  ///< null: grouped by who launches `experts`. Same bits either way
   Kernel<CombineArgs> combine = nullptr;
+  Kernel<ArgmaxArgs> argmax = nullptr;
 
   constexpr bool supports(DType weights) const {
     return std::uint32_t(weights) < n_file_dtypes && matmul[std::uint32_t(weights)] != nullptr;

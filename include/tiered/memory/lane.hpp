@@ -1,10 +1,12 @@
-/// Ordered lanes of asynchronous work on host threads, and tickets that tie them together. Link tiered::cpu, or include
-/// tiered/cpu.hpp in one source file.
+/// Ordered lanes of asynchronous work, on host threads or of a device, and tickets that tie them together. Link tiered::cpu, or
+/// include tiered/cpu.hpp in one source file.
 #pragma once
 
+#include <atomic>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <new>
 #include <optional>
@@ -12,6 +14,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "tiered/core/function_ref.hpp"
 #include "tiered/memory/copy.hpp"
 
 namespace tiered {
@@ -40,6 +43,35 @@ class LaneTask {
   alignas(std::max_align_t) std::byte payload_[capacity_bytes];
 };
 
+/// How far a lane has come: a ticket is done once `done` has reached its value. Those of one set fill a page of memory, so that a
+/// device to which the page is made known reads the counters of the host's lanes and writes those of its own.
+struct alignas(64) LaneCounter {
+  std::atomic<std::uint64_t> done{0};
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(std::atomic<std::uint64_t>) == 8);
+
+/// What a LaneSet asks of a lane that it does not run itself: a stream of a device.
+/// | call                               | meaning, errors, threads                                                                 |
+/// |------------------------------------|------------------------------------------------------------------------------------------|
+/// | `f.record()`                       | value that the lane's counter gets once all enqueued so far is done; does not wait       |
+/// | `f.wait_for(counter, v, other)`    | later work starts after counter.done >= v; does not wait. `other`: whose; null: a host's |
+/// | `f.submit(task, v)`                | runs a host task in its turn; what it throws goes to LaneSet::fail(lane, v, error)       |
+/// | `f.poll()`                         | throws the Error of a device that failed, whose counter stands still; any thread         |
+/// | `keep_times()`, `times(b, e)`, ... | as LaneSet's, between two values; any thread                                             |
+/// Values begin at 1 and go up by 1. record() gives the last one again where nothing was enqueued since, if it can tell, and never
+/// after wait_for() and submit(). But for poll() and times, one thread at a time: the one that enqueues.
+class ForeignLane {
+ public:
+  virtual ~ForeignLane() = default;
+  virtual std::uint64_t record() = 0;
+  virtual void wait_for(LaneCounter const& counter, std::uint64_t value, ForeignLane* other) = 0;
+  virtual void submit(LaneTask const& task, std::uint64_t value) = 0;
+  virtual void poll() = 0;
+  virtual void keep_times() {}
+  virtual std::optional<std::pair<double, double>> times(std::uint64_t, std::uint64_t) { return std::nullopt; }
+  virtual void forget_times() {}
+};
+
 /// The lanes of one engine. A lane runs its tasks in order; a task may be held back until a ticket of any lane is done.
 ///
 /// Two ways to run: `threads()`, a thread for each lane; `seeded(seed)`, no thread at all: whoever waits (or asks done()) runs
@@ -50,8 +82,11 @@ class LaneTask {
 /// task or a later one gets its error, until clear_errors(). A lane that waited for such a ticket fails with the same error,
 /// since its own work would be on bytes that never came. A ticket of before the failure is not touched by it.
 ///
-/// Any thread may submit, record and wait; a task may submit, but not wait. A ticket can only be had once its work is
-/// submitted, so lanes never wait for each other in a circle.
+/// A foreign lane cannot skip what was enqueued: after a ticket that failed it works on, on bytes that never came, and whoever waits
+/// for its later tickets gets the error.
+///
+/// Any thread may submit, record and wait, but for foreign lanes, which one thread feeds; a task may submit, but not wait. A ticket
+/// can only be had once its work is submitted, so lanes never wait for each other in a circle.
 class LaneSet {
  public:
   using Lane = std::uint32_t;
@@ -66,6 +101,16 @@ class LaneSet {
 
   /// A new lane; numbers begin at 1, so that Ticket{} belongs to none and is always done. Lanes live as long as their set.
   virtual Lane open(std::string lane_name) = 0;
+  /// A lane that `foreign` runs, which must live until close_foreign() and count in counters()[lane - 1].
+  virtual Lane open_foreign(std::string lane_name, ForeignLane& foreign) = 0;
+  /// Its tickets count as done from now on, errors that were seen are kept; the number is not used again. Its work must be done.
+  virtual void close_foreign(Lane lane) noexcept = 0;
+  /// [max_lanes], that of a lane at lane - 1. Foreign lanes count there, others are only read.
+  virtual LaneCounter* counters() = 0;
+  /// Calls make(page, bytes) the first time, to make the counters known to a device, and keeps what it returns as long as the page.
+  virtual void share_counters(FunctionRef<std::shared_ptr<void>(void*, std::size_t)> make) = 0;
+  /// For foreign lanes: whoever waits for `value` or a later one gets the error.
+  virtual void fail(Lane lane, std::uint64_t value, std::exception_ptr error) noexcept = 0;
 
   template <class F>
   void submit(Lane lane, F const& task) {
@@ -81,7 +126,7 @@ class LaneSet {
   void synchronize(Lane lane) { wait(record(lane)); }
   /// Waits as synchronize() does, and leaves errors where they are: for destructors.
   virtual void drain(Lane lane) noexcept = 0;
-  /// Waits until everything submitted is done, then forgets the errors of all lanes.
+  /// Waits until everything submitted is done, then forgets the errors of all lanes but those of a device that is lost.
   virtual void clear_errors() = 0;
 
   /// From now on, remembers when tasks ran: for traces.
@@ -91,6 +136,8 @@ class LaneSet {
   virtual std::optional<std::pair<double, double>> times(Ticket begin, Ticket end) = 0;
   /// Once they are read: a long run would keep all of them.
   virtual void forget_times() = 0;
+  /// The clock of times().
+  virtual double seconds() const = 0;
 
   virtual std::size_t size() const = 0;
   virtual std::string name(Lane lane) const = 0;

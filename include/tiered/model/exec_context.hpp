@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/ids.hpp"
@@ -12,11 +13,17 @@
 
 namespace tiered {
 
-/// Rows on their way into one or more products: f32, and each form that a weight asked for, once it did.
+/// Rows on their way into one or more products: f32, and each form that a weight asked for, once it did. Where they come out of a
+/// norm, that is left to whoever first needs `values`: products that norm what they read do not.
 struct Activations {
-  float const* values = nullptr;  ///< [n_rows, dim]
+  float const* values = nullptr;  ///< [n_rows, dim]; see ExecContext::values_of
   std::int32_t n_rows = 0, dim = 0;
   void const* converted[n_activation_forms] = {};  ///< by activation_form(); filled by ExecContext::matmul
+  RmsNormArgs norm{};                              ///< where norm.x is not null, still to be done: norm.y is `values`
+
+  bool normed() const { return norm.x == nullptr; }
+  /// What a product reads that norms by itself where not normed().
+  float const* unnormed() const { return normed() ? values : norm.x; }
 };
 
 /// One of several products of the same rows: y [x.n_rows, rows of the weight].
@@ -26,20 +33,27 @@ struct ProductRequest {
   float const* bias = nullptr;
 };
 
+/// q and k come as the products gave them; what is in both afterwards is undefined.
 struct AttendRequest {
   std::int32_t layer = 0;
   AttentionConfig const* config = nullptr;
-  float const* q = nullptr;  ///< [n_rows, n_heads, head_dim], rotated
-  float const* k = nullptr;  ///< [n_rows, n_kv_heads, head_dim], rotated
-  float const* v = nullptr;  ///< [n_rows, n_kv_heads, head_dim]
-  float* out = nullptr;      ///< [n_rows, n_heads, head_dim]
+  float* q = nullptr;               ///< [n_rows, n_heads, head_dim]
+  float* k = nullptr;               ///< [n_rows, n_kv_heads, head_dim]
+  float const* v = nullptr;         ///< [n_rows, n_kv_heads, head_dim]
+  float* out = nullptr;             ///< [n_rows, n_heads, head_dim]
+  float const* q_norm = nullptr;    ///< [head_dim] or null: heads are normed, then rotated
+  float const* k_norm = nullptr;    ///< likewise
+  float const* inv_freq = nullptr;  ///< [n_rot / 2]
+  std::int32_t n_rot = 0;
+  RopeKind rope = RopeKind::halves;
+  float magnitude = 1, norm_eps = 0;
 };
 
 struct ExpertsRequest {
   std::int32_t layer = 0;
   LayerConfig const* config = nullptr;
   Activation activation = Activation::silu;
-  float const* x = nullptr;           ///< [n_rows, dim], normed
+  Activations x;                      ///< [n_rows, dim]
   std::int32_t const* ids = nullptr;  ///< [n_rows, n_experts_used], ascending in a row
   float const* weights = nullptr;     ///< [n_rows, n_experts_used]
 };
@@ -70,6 +84,12 @@ class ExecContext {
     if (kernels_ != nullptr) tiered::launch(kernels_->*op, args, queue_);
   }
 
+  /// The rows in f32, after their norm.
+  float const* values_of(Activations& x) {
+    if (!x.normed()) launch(&KernelTable::rms_norm, std::exchange(x.norm, {}));
+    return x.values;
+  }
+
   /// A vector in f32, whole.
   virtual float const* vector(WeightId weight) = 0;
   /// y[t, :] = w x[t, :] + bias for the rows of x; y is [x.n_rows, w.rows]. Quantises x on first need.
@@ -77,6 +97,11 @@ class ExecContext {
   /// Several products of the same rows, in one go where the device can.
   virtual void matmul_set(std::span<ProductRequest const> products, Activations& x) {
     for (ProductRequest const& p : products) matmul(p.weight, x, p.y, p.bias);
+  }
+  /// hidden += w x + bias; `spare` has room for [x.n_rows, rows] and is undefined afterwards.
+  virtual void matmul_add(WeightId weight, Activations& x, float* spare, float const* bias = nullptr) {
+    matmul(weight, x, spare, bias);
+    launch(&KernelTable::add, AddArgs{spare, hidden_, std::int64_t(x.n_rows) * rows_of(weight)});
   }
   /// y = act(gate x) * (up x), both [x.n_rows, rows]; `spare` is as large as y and undefined afterwards.
   virtual void gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) {
@@ -86,13 +111,27 @@ class ExecContext {
   }
   /// hidden[t, :] = scale * table[tokens[t], :].
   virtual void embed(WeightId table, float scale) = 0;
-  /// Stores k and v of the rows, then attends, wherever the layer's KV lies.
+  /// Norms and rotates q and k, stores k and v of the rows, then attends, wherever the layer's KV lies.
   virtual void attend(AttendRequest const& request) = 0;
   /// Adds the routed experts' weighted outputs to the hidden rows, at the latest when the step has ended for all chunks;
   /// so it is the last thing a step does.
   virtual void experts(ExpertsRequest const& request) = 0;
 
  protected:
+  /// The norms and rotations of a request, one by one.
+  void norm_and_rotate(AttendRequest const& r) {
+    AttentionConfig const& a = *r.config;
+    auto const norm = [&](float const* weight, float* x, std::int32_t n_heads) {
+      if (weight != nullptr) launch(&KernelTable::rms_norm, RmsNormArgs{x, weight, x, n_rows_ * n_heads, a.head_dim, r.norm_eps});
+    };
+    auto const rotate = [&](float* x, std::int32_t n_heads) {
+      launch(&KernelTable::rope, RopeArgs{x, positions_, r.inv_freq, n_rows_, n_heads, a.head_dim, r.n_rot, r.rope, r.magnitude});
+    };
+    norm(r.q_norm, r.q, a.n_heads);
+    norm(r.k_norm, r.k, a.n_kv_heads);
+    rotate(r.q, a.n_heads);
+    rotate(r.k, a.n_kv_heads);
+  }
   virtual std::int32_t rows_of(WeightId weight) const = 0;
   virtual void* scratch_bytes(std::size_t bytes) = 0;
 

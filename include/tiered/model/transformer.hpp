@@ -36,10 +36,10 @@ class Transformer {
   /// logits of the rows that want them.
   void output(ExecContext& ctx) const;
 
+  /// The hidden rows with a norm still to be done on them.
   Activations normed(WeightId weight, ExecContext& ctx) const;
-  void norm(WeightId weight, float* x, std::int32_t n_rows, std::int32_t dim, ExecContext& ctx) const;
-  void rotate(LayerWeights const& w, AttentionConfig const& a, float* x, std::int32_t n_heads, ExecContext& ctx) const;
-  void add_to_hidden(float* y, WeightId post_norm, ExecContext& ctx) const;
+  /// hidden += norm(w x + bias), without a norm where post_norm is none.
+  void add_product(WeightId weight, Activations& x, float const* bias, WeightId post_norm, ExecContext& ctx) const;
   static float const* vector_or_null(WeightId id, ExecContext& ctx) { return has(id) ? ctx.vector(id) : nullptr; }
 
   GgufFile file_;

@@ -22,10 +22,13 @@ struct RowLimits {
 /// Offsets in bytes; see make_activation_layout for the shapes.
 struct ActivationLayout {
   std::size_t hidden, tokens, positions, kv_rows, outputs, logits, kv_tables;
+  std::size_t inputs, inputs_bytes;  ///< tokens, positions, kv_rows and outputs together: what each step uploads
   std::size_t expert_x, expert_ids, expert_weights, expert_y, expert_sum, expert_groups, expert_slots, expert_counts, expert_workspace;
+  std::size_t expert_tables;  ///< of layers whose experts are all in VRAM: where. On the host, what is copied there
   std::size_t step, step_bytes;
   std::size_t total_bytes;
   std::int32_t slots_per_launch;  ///< of one call of KernelTable::experts
+  std::int32_t n_experts;         ///< most of any layer
 };
 
 /// `step_bytes`: what ScratchMeter says for limits.chunk rows; `kv_table_bytes`: page lists of the layers whose KV is there.
@@ -51,6 +54,8 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.positions = take(block, sizeof(std::int32_t));
   l.kv_rows = take(block, sizeof(KvRow));
   l.outputs = take(block, sizeof(std::int32_t));
+  l.inputs = l.tokens;
+  l.inputs_bytes = l.total_bytes - l.inputs;
   l.logits = take(std::size_t(std::min(limits.block, max_outputs_per_run)) * std::size_t(config.vocab_size), sizeof(float));
   l.kv_tables = take(kv_table_bytes, 1);
   l.expert_x = take(block * dim * is_moe, sizeof(float));  // [block, dim]
@@ -64,6 +69,8 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.expert_slots = take(slots, sizeof(std::int32_t));
   l.expert_counts = take(std::size_t(n_experts + 1) * is_moe, sizeof(std::int32_t));  // [n_experts + 1]
   l.expert_workspace = take(n_used == 0 ? 0 : experts_workspace_bytes(limits.block, l.slots_per_launch, config.dim, hidden_dim), 1);
+  l.n_experts = n_experts;
+  l.expert_tables = take(config.layers.size() * std::size_t(n_experts), sizeof(ExpertGroup));  // [n_layers, n_experts]
   l.step_bytes = step_bytes;
   l.step = take(step_bytes, 1);
   return l;

@@ -63,6 +63,11 @@ struct ExecutorParts {
   ExpertCache* cache = nullptr;
   TraceLog* trace = nullptr;
   std::atomic<bool> const* cancelled = nullptr;
+  bool device_reads_host_weights = false;  ///< the device's kernels may read table.weights' data: then it looks embeddings up itself
+  /// Steps of up to so many rows, all of which want logits, are captured, at their first time or by capture(), and launched as one from
+  /// then on, where the device can and nothing else takes part in them; 0: none. Each number of rows is a graph of each plan, and a
+  /// graph takes memory of the device that no plan counts: more than 1 only where capture() makes them all when loading.
+  std::int32_t capture_rows = 1;
 };
 
 /// Walks a schedule and enqueues; waits only for routed ids and at the end of a block. After an exception call recover().
@@ -83,9 +88,16 @@ class Executor final : public StepContext {
   /// Waits for all lanes, forgets errors and whatever was in flight.
   void recover() noexcept;
 
+  /// Whether a step of the current plan is one stretch of launches on the device, the same each time: between the upload of its rows'
+  /// numbers and the download of its logits nobody waits, copies, or looks at a result.
+  bool is_capturable(std::int32_t n_rows, std::int32_t n_outputs) const;
+  /// Captures steps of n_rows rows of the current plan ahead of the first of them; false where such steps are not captured.
+  bool capture(std::int32_t n_rows);
+
   float const* vector(WeightId id) override;
   void matmul(WeightId id, Activations& x, float* y, float const* bias) override;
   void matmul_set(std::span<ProductRequest const> products, Activations& x) override;
+  void matmul_add(WeightId id, Activations& x, float* spare, float const* bias) override;
   void gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) override;
   void embed(WeightId table, float scale) override;
   void attend(AttendRequest const& request) override;
@@ -99,6 +111,12 @@ class Executor final : public StepContext {
     std::byte* data = nullptr;
     std::size_t origin = 0;  // offset of its first row in the shard
   };
+  /// Stays valid when another plan is current meanwhile: a plan has everything where it had it.
+  struct Graph {
+    PlanImage const* image = nullptr;
+    std::int32_t n_rows = 0;
+    GraphRef graph;
+  };
 
   bool on_device() const { return side_ == &p_.device; }
   std::byte* base_of(bool device) const { return device ? p_.vram + image_->vram.scratch_offset : p_.host_base; }
@@ -111,11 +129,22 @@ class Executor final : public StepContext {
 
   std::int32_t rows_of(WeightId id) const override { return p_.table.weight(id).rows; }
   MatmulArgs host_product(WeightId id, Activations& x, float* y, float const* bias);
+  std::byte const* whole(Weight const& w);
+  bool fused(std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then,
+             Activation activation = Activation::silu);
+  void prepare_input(AttendRequest const& r, bool kv_here);
   void upload_kv_tables();
   KvTable const* kv_tables(std::int32_t layer, bool device) const;
   void fill_inputs(std::span<BlockRow const> rows);
   void upload_inputs();
   void walk();
+  void check_cancelled(std::int32_t layer) const;
+  bool only_device() const;
+  bool device_embeds() const;
+  void settle();
+  void run_captured();
+  GraphRef capture_walk();
+  GraphRef find_graph(std::int32_t n_rows) const;
   void do_copy(Action const& a);
   void do_release(Action const& a);
   void do_hop(Action const& a);
@@ -123,6 +152,8 @@ class Executor final : public StepContext {
   void do_fetch_routed(Action const& a);
   void run_chunks(Step step);
   void run_output(Step step);
+  void download_logits(std::int32_t first, std::int32_t n);
+  Ticket mark() const { return p_.trace != nullptr ? side_->record() : Ticket{}; }  // where nobody asks for times, nothing is recorded
   void set_rows(std::int32_t begin, std::int32_t n);
   void advance_to(Shard const& s, std::int32_t row);
   std::byte const* device_rows(Weight const& w, std::int32_t row, std::int32_t& end);
@@ -135,8 +166,9 @@ class Executor final : public StepContext {
   ExecutorParts p_;
   PlanImage const* image_ = nullptr;
   std::vector<std::size_t> resident_at_;  // per shard: offset in VRAM of a whole copy, or none
-  std::vector<Ticket> resident_ready_;
-  std::vector<ShardId> first_expert_;  // per layer
+  std::vector<Ticket> resident_ready_;    // value 0 where it is done, or the device waits for it already
+  bool settled_ = true;                   // no copy of activate() may still be going on
+  std::vector<ShardId> first_expert_;     // per layer
   ExpertsEnvironment env_;
   RoutedExperts routed_;
   std::size_t cache_offset_ = VramLayout::none;
@@ -148,6 +180,10 @@ class Executor final : public StepContext {
   std::vector<Ticket> after_;
   std::vector<CopyPiece> copy_pieces_;
   std::uint64_t pass_ = 0;
+  std::vector<Graph> graphs_;
+  bool only_device_ = false;    // the current plan's steps, but for the embedding
+  bool device_embeds_ = false;  // of the current plan
+  bool capturing_ = false;
 
   // the current block and step
   std::span<BlockRow const> rows_;

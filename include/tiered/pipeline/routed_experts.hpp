@@ -29,7 +29,7 @@ struct ExpertsEnvironment {
   ShardPlan const* plan = nullptr;
   VramLayout const* vram_layout = nullptr;
   std::byte* vram = nullptr;
-  std::span<Ticket const> resident_ready;  ///< per shard
+  std::span<Ticket const> resident_ready;  ///< per shard; value 0 where nobody needs to wait
   ExpertCache* cache = nullptr;
   TraceLog* trace = nullptr;
 };
@@ -41,21 +41,32 @@ struct RoutedRows {
   Activation activation = Activation::silu;
   DeviceId home;
   float const* x = nullptr;           ///< [n_rows, dim]
+  RmsNormArgs norm{};                 ///< where norm.x is not null, not yet done: see RoutedExperts::norms
   std::int32_t const* ids = nullptr;  ///< [n_rows, n_used]
   float const* weights = nullptr;     ///< [n_rows, n_used]
   float* hidden = nullptr;            ///< [n_rows, dim]: receives the sum
 };
 
-/// One layer at a time. Waits for the ids only, and not even for them where the host computes all experts of the layer where its
-/// rows are; everything after is enqueued. Results do not depend on who computes an expert:
+/// One layer at a time. Waits for the ids only, and not even for them where one op does it all: where all experts of the layer are
+/// computed where its rows are; everything after is enqueued. Results do not depend on who computes an expert:
 /// each slot (row, place) has its own output, and slots are summed in order of place.
 class RoutedExperts {
  public:
   explicit RoutedExperts(ExpertsEnvironment const& env) : env_(&env) {}
 
+  /// For a new plan: `first_experts` per layer. Tells the device where experts are, in layers that have all of them in VRAM; enqueued.
+  void prepare(std::span<ShardId const> first_experts);
+  /// All copies so far are done: nothing needs to wait for them any more.
+  void settled() { tables_ready_ = {}; }
+  /// Whether run() takes all experts of a layer in one op, without waiting, where its rows are on `home`.
+  bool at_once(std::int32_t layer, DeviceId home) const;
+  /// Whether run() takes rows whose norm is not yet done.
+  bool norms(std::int32_t layer, std::int32_t n_rows, DeviceId home) const;
+
   void run(RoutedRows const& rows, ShardId first_expert, std::uint64_t step);
 
  private:
+  enum class Place : std::uint8_t { mixed, host, device };
   struct Expert {
     std::int32_t number = 0, first = 0, n = 0;  // range in slots_
     ShardId shard{};
@@ -81,7 +92,9 @@ class RoutedExperts {
 
   /// Whether one op on the home device can do it all.
   bool all_at_home() const;
+  bool adds_itself() const { return home().kernels().fused_rows > 0; }
   void compute_at_home();
+  ExpertGroup const* weights_at_home();
   ExpertsArgs common_args(float const* x, bool on_device) const;
 
   std::int32_t const* read_ids();
@@ -127,6 +140,8 @@ class RoutedExperts {
   std::vector<Expert> experts_, on_host_, in_vram_, missing_;
   std::vector<ExpertCache::Entry*> hits_;
   std::vector<std::vector<ExpertGroup>> host_weights_;  // per layer, of all its experts; read by ops that are enqueued
+  std::vector<Place> places_;                           // per layer: who computes its experts
+  Ticket tables_ready_;                                 // of the device's tables, and of all residents before
   std::size_t n_groups_ = 0, n_slots_listed_ = 0;
   Ticket host_done_;
   bool x_on_device_ = false;

@@ -1,6 +1,7 @@
 /// Backends and copy engines with their types erased: what an executor needs of them, and no more.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -13,6 +14,9 @@ namespace tiered {
 
 /// Begin and end of what a lane did between two of its tickets, in seconds of one clock of the engine.
 using TimeSpan = std::pair<double, double>;
+
+/// What a backend captured, its type erased. Goes before its backend.
+using GraphRef = std::shared_ptr<void>;
 
 /// One device that computes. Borrowed; see the Backend concept for what the calls mean.
 class Side {
@@ -33,13 +37,33 @@ class Side {
   /// When the work between two tickets ran; nothing where the backend keeps no times.
   std::optional<TimeSpan> times(Ticket begin, Ticket end) const { return calls_->times(backend_, begin, end); }
 
+  /// Whether launches can be captured, to be enqueued again as one: where a backend has begin_capture(), end_capture(), which gives a
+  /// graph, launch_graph() of that, and abandon_capture(), which ends a capture after an error and does nothing where there is none;
+  /// and where its can_capture(), if it has one, says so. Within a capture nothing computes, and nobody records or waits.
+  bool can_capture() const { return calls_->can_capture(backend_); }
+  void begin_capture() const { calls_->begin_capture(backend_); }
+  GraphRef end_capture() const { return calls_->end_capture(backend_); }
+  void abandon_capture() const { calls_->abandon_capture(backend_); }
+  void launch_graph(GraphRef const& graph) const { calls_->launch_graph(backend_, graph.get()); }
+
  private:
+  template <class B>
+  static constexpr bool captures = requires(B& b) {
+    b.begin_capture();
+    b.launch_graph(b.end_capture());
+    b.abandon_capture();
+  };
   struct Calls {
     Ticket (*record)(void*);
     void (*wait_for)(void*, Ticket);
     void (*synchronize)(void*);
     void (*recover)(void*);
     std::optional<TimeSpan> (*times)(void*, Ticket, Ticket);
+    bool (*can_capture)(void*);
+    void (*begin_capture)(void*);
+    GraphRef (*end_capture)(void*);
+    void (*abandon_capture)(void*);
+    void (*launch_graph)(void*, void*);
   };
   template <class B>
   static constexpr Calls calls_of{[](void* b) { return static_cast<B*>(b)->record(); },
@@ -55,6 +79,30 @@ class Side {
                                   [](void* b, Ticket from, Ticket to) -> std::optional<TimeSpan> {
                                     if constexpr (requires(B & x) { x.times(from, to); }) return static_cast<B*>(b)->times(from, to);
                                     return std::nullopt;
+                                  },
+                                  [](void* b) -> bool {
+                                    if constexpr (captures<B> && requires(B & x) { x.can_capture(); })
+                                      return static_cast<B*>(b)->can_capture();
+                                    return captures<B>;
+                                  },
+                                  [](void* b) {
+                                    if constexpr (captures<B>) static_cast<B*>(b)->begin_capture();
+                                  },
+                                  [](void* b) -> GraphRef {
+                                    if constexpr (captures<B>) {
+                                      using Graph = decltype(static_cast<B*>(b)->end_capture());
+                                      return std::make_shared<Graph>(static_cast<B*>(b)->end_capture());
+                                    }
+                                    return nullptr;
+                                  },
+                                  [](void* b) {
+                                    if constexpr (captures<B>) static_cast<B*>(b)->abandon_capture();
+                                  },
+                                  [](void* b, void* graph) {
+                                    if constexpr (captures<B>) {
+                                      using Graph = decltype(static_cast<B*>(b)->end_capture());
+                                      static_cast<B*>(b)->launch_graph(*static_cast<Graph const*>(graph));
+                                    }
                                   }};
 
   DeviceId device_;

@@ -44,11 +44,13 @@ class StepContext : public ExecContext {
   /// x in the type that products with `weights` take.
   void const* in_type_for(DType weights, Activations& x, KernelTable const& table) {
     DType const type = table.activation[std::uint32_t(weights)];
-    if (type == DType::f32) return x.values;
+    if (type == DType::f32) return values_of(x);
     void const*& converted = x.converted[activation_form(type)];
     if (converted == nullptr) {
       void* const y = scratch_.take(activation_bytes(type, std::uint64_t(x.n_rows), std::uint64_t(x.dim)));
-      if (kernels_ != nullptr) tiered::launch(kernels_->convert[activation_form(type)], QuantizeArgs{x.values, y, x.n_rows, x.dim}, queue_);
+      if (kernels_ != nullptr) {
+        tiered::launch(kernels_->convert[activation_form(type)], QuantizeArgs{values_of(x), y, x.n_rows, x.dim}, queue_);
+      }
       converted = y;
     }
     return converted;

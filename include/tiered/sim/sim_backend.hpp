@@ -25,6 +25,7 @@ struct SimOptions {
   std::shared_ptr<Faults> faults = nullptr;   ///< FaultKind::allocation of its memory, FaultKind::launch of its kernels
   std::shared_ptr<SimClock> clock = nullptr;  ///< where launches take virtual time; null: nowhere
   double seconds_per_launch = 0;
+  std::shared_ptr<Team> team = nullptr;  ///< to compute with, shared with other backends, in place of n_threads
 };
 
 /// Computes with the CPU's kernels, so that its results are those of the CPU bit for bit, on bytes that must be copied to it
@@ -59,7 +60,7 @@ class SimBackend {
   std::optional<std::pair<double, double>> times(Ticket begin, Ticket end) { return state_->lanes->times(begin, end); }
 
   LaneSet::Lane lane() const { return state_->queue.lane; }
-  int n_threads() const { return state_->team.size(); }
+  int n_threads() const { return state_->team->size(); }
 
   /// The status of a launch that was made to fail.
   static constexpr int fault_status = 999;
@@ -67,10 +68,13 @@ class SimBackend {
  private:
   struct State {
     State(std::shared_ptr<LaneSet> lane_set, SimOptions given)
-        : lanes(std::move(lane_set)), options(std::move(given)), team(options.n_threads), memory(options.vram_bytes, options.faults) {
+        : lanes(std::move(lane_set)),
+          options(std::move(given)),
+          team(options.team ? options.team : std::make_shared<Team>(options.n_threads)),
+          memory(options.vram_bytes, options.faults) {
       queue.lanes = lanes.get();
       queue.lane = lanes->open("device");
-      queue.team = &team;
+      queue.team = team.get();
       queue.before_launch = [](void* state) { return static_cast<State*>(state)->before_launch(); };
       queue.hook = this;
     }
@@ -86,7 +90,7 @@ class SimBackend {
 
     std::shared_ptr<LaneSet> lanes;
     SimOptions options;
-    Team team;
+    std::shared_ptr<Team> team;
     SimTier memory;
     CpuQueue queue;
   };

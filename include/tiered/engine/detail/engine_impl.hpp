@@ -15,7 +15,7 @@
 
 namespace tiered::detail {
 
-inline std::size_t most_host_bytes(EnginePlans const& plans) {
+std::size_t most_host_bytes(EnginePlans const& plans) {
   std::size_t bytes = 0;
   for (PlanImage const& image : plans.images) bytes = std::max(bytes, image.activations.total_bytes);
   return bytes;
@@ -37,7 +37,8 @@ EngineCore::EngineCore(EngineOptions const& options, EnginePlans plans, Parts pa
     : options_(options),
       plans_(std::move(plans)),
       parts_(std::move(parts)),
-      host_activations_(host_tier_, most_host_bytes(plans_), weight_alignment),
+      host_activations_(parts_.host_activations.empty() ? Buffer(host_tier_, most_host_bytes(plans_), weight_alignment)
+                                                        : std::move(parts_.host_activations)),
       kv_(*parts_.config, {plans_.max_context, options.n_sequences, options.kv_type}, states_in_vram(plans_), parts_.vram.data()),
       cache_(most_cache_bytes(plans_), std::move(parts_.eviction)),
       executor_(parts_.model, executor_parts()) {
@@ -59,7 +60,35 @@ ExecutorParts EngineCore::executor_parts() {
           &kv_,
           &cache_,
           parts_.traces ? &trace_log_ : nullptr,
-          &cancel_.flag()};
+          &cancel_.flag(),
+          parts_.device_reads_host_weights};
+}
+
+void EngineCore::prepare() {
+  PlanImage const& decode = plans_.images.front();
+  if (!decode.uses_device) return;
+  auto const all_resident = [&](PlanImage const& image) {
+    return std::ranges::all_of(parts_.table.shards, [&](Shard const& s) {
+      return s.kind == ShardKind::embedding || image.vram.resident[std::size_t(s.id)] != VramLayout::none;
+    });
+  };
+  PlanImage const& prompt = plans_.images.back();
+  std::vector<float> logits(2 * std::size_t(parts_.config->vocab_size));
+  auto const warm_up = [&](PlanImage const& image, std::int32_t n_rows, bool wants_logits) {
+    n_rows = std::min({n_rows, image.limits.block, plans_.max_context});
+    block_.clear();
+    for (std::int32_t i = 0; i < n_rows; ++i) block_.push_back({0, i, 0, wants_logits && i == n_rows - 1});
+    kv_.reserve(0, n_rows);
+    executor_.activate(image);
+    executor_.run_block(block_, logits.data());
+  };
+  if (all_resident(prompt)) {  // else their weights would cross the link for nothing
+    for (std::int32_t const n : {2048, 512, 128, 32}) warm_up(prompt, n, true);
+  }
+  warm_up(decode, 1, false);  // not one that is captured: kernels cannot be loaded on the way into a graph
+  if (decode.limits.block > 1) warm_up(decode, 2, true);
+  executor_.capture(1);
+  kv_.release(0);
 }
 
 EngineStats EngineCore::stats() const {

@@ -15,11 +15,13 @@ Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(Machine
 Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(MachineOptions const& o, std::shared_ptr<LaneSet> lanes,
                                                                          std::shared_ptr<Faults> faults) {
   if (o.keep_times) lanes->keep_times();
-  CpuOptions const host_options{.isa = o.isa, .n_threads = o.n_threads, .f32_activations = o.f32_activations};
+  // One team for both: two of them would watch for work on the same cores, each in the way of the other's.
+  auto const team = std::make_shared<Team>(o.n_threads == 0 ? default_thread_count() : o.n_threads);
+  CpuOptions const host_options{.isa = o.isa, .team = team, .f32_activations = o.f32_activations};
   auto host = std::make_unique<CpuBackend>(lanes, host_options);
   SimOptions sim;
   sim.vram_bytes = o.vram_bytes;
-  sim.n_threads = host->n_threads();
+  sim.team = team;
   sim.f32_activations = o.f32_activations;
   sim.isa = o.isa;
   sim.faults = faults;

@@ -45,6 +45,10 @@ struct Leaf {
   requires(F::block_elems == 1) static void dots(std::byte const* const* w, std::int32_t n, float const* const* x, float* sums) {
     avx512::dots<F, n_tokens>(w, n, x, sums);
   }
+  template <class F, int n_tokens>
+  requires(F::block_elems == 1) static void row_dots(std::byte const* const* w, std::int32_t n, float const* const* x, float* sums) {
+    avx512::row_dots<F, n_tokens>(w, n, x, sums);
+  }
 
   [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]] static void to_half(float const* src, std::int32_t n, std::uint16_t* dst) {
     for (std::int64_t i = 0; i < n; i += 16) {

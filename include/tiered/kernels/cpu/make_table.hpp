@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "tiered/kernels/cpu/argmax.hpp"
 #include "tiered/kernels/cpu/attention.hpp"
 #include "tiered/kernels/cpu/elementwise.hpp"
 #include "tiered/kernels/cpu/embed.hpp"
@@ -76,6 +77,7 @@ constexpr KernelTable make_kernel_table() {
   table.experts = &enqueue<ExpertsArgs, &experts<products, Kernels>>;
   table.routed_experts = &enqueue<RoutedExpertsArgs, &routed_experts<products, Kernels>>;
   table.combine = &enqueue<CombineArgs, &combine>;
+  table.argmax = &enqueue<ArgmaxArgs, &argmax>;
   return table;
 }
 

@@ -86,9 +86,9 @@ template <class F>
 
 /// Adds the products of 512 weights to the lanes of n tokens. x: the group of the first token, those of others `stride` apart.
 ///
-/// Instructions for each weight in the loop of one token, with g++ 12: 0.14 Q4_0, Q4_1, Q4_K, IQ4_XS, Q2_K; 0.16 IQ4_NL, MXFP4, Q8_0;
-/// 0.18 Q3_K; 0.19 Q5_K; 0.21 Q6_K; 0.24 Q5_0, Q5_1; each further token 0.05, where scales are for 16 weights 0.085. The least possible
-/// for 4 bits is 0.09: of 512 weights 8 products, 4 loads, 12 to split nibbles, 9 to add lanes, 4 for scales, 5 fetches, 3 of the loop.
+/// Instructions for each weight in the loop of one token, with g++ 12: 0.13 Q4_0, Q4_1, Q4_K, IQ4_XS; 0.14 IQ4_NL, MXFP4, Q8_0, Q2_K;
+/// 0.17 Q3_K, Q5_K; 0.19 Q6_K; 0.23 Q5_0, Q5_1; each further token 0.05, where scales are for 16 weights 0.085. The least possible
+/// for 4 bits is 0.08: of 512 weights 8 products, 4 loads, 12 to split nibbles, 9 to add lanes, 4 for scales, 1 fetch, 3 of the loop.
 template <class F, int n>
 [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] inline void add_group(std::byte const* p, Group<F> const* x,
                                                                                                    std::int32_t stride, __m512 (&sums)[n]) {
@@ -150,10 +150,18 @@ template <int n>
   return _mm_add_ps(_mm_add_ps(two, _mm512_extractf32x4_ps(sum, 2)), _mm512_extractf32x4_ps(sum, 3));
 }
 
-/// How far ahead of their use weights are fetched, also across the ends of rows. GB/s of one Zen 4 core from DRAM for 512 and 2048
-/// bytes, while others loaded the machine: Q4_1 in rows of 576 16.7, 17.4; Q6_K and Q4_K of 768 16.6 and 17.6, 18.9 and 18.7; Q2_K and
-/// Q3_K of 4096 13.6 and 15.5, 16.1 and 16.6.
-inline constexpr int fetch_ahead_bytes = 2048;
+/// The core follows a row by itself, but for the beginnings of pages: one line of a group is fetched, to the second level, this far
+/// ahead. GB/s of one Zen 4 core from DRAM so, with nothing fetched, and with every line fetched to the first level 2048 bytes ahead
+/// (which has too few lines on the way then), rows of 2048: Q4_0 26.6 26.7 25.4, Q4_K 24.5 22.1 22.1, Q6_K 25.6 25.5 24.0,
+/// IQ4_NL 24.2 24.2 23.6, Q8_0 31.5 31.3 25.7; rows of 5632: Q4_0 26.3 26.1 22.4, Q4_K 26.6 26.5 22.6, Q8_0 30.0 29.4 23.7.
+/// Q2_K and Q3_K are bound by arithmetic, and by loads across lines: they keep the latter, Q2_K 15.9 instead of 14.1.
+template <class F>
+[[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] inline void fetch_ahead(std::byte const* p) {
+  auto const* const group = reinterpret_cast<char const*>(p);
+  if constexpr (!Unpack<F>::is_small) return _mm_prefetch(group + 4096, _MM_HINT_T1);
+#pragma GCC unroll 4
+  for (int line = 0; line < Unpack<F>::bytes; line += 64) _mm_prefetch(group + 2048 + line, _MM_HINT_T0);
+}
 
 /// The lanes of n tokens for n_groups groups of a row. x: the groups of a token, those of others `stride` apart.
 template <class F, int n>
@@ -163,9 +171,7 @@ template <class F, int n>
 #pragma GCC unroll 4
   for (int t = 0; t < n; ++t) lanes[t] = _mm512_setzero_ps();
   for (Group<F> const* const end = x + n_groups; x != end; ++x, p += Unpack<F>::bytes) {
-    auto const* const ahead = reinterpret_cast<char const*>(p) + fetch_ahead_bytes;
-#pragma GCC unroll 9
-    for (int line = 0; line < Unpack<F>::bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+    fetch_ahead<F>(p);
     add_group<F, n>(p, x, stride, lanes);
   }
 #pragma GCC unroll 4
@@ -192,17 +198,11 @@ struct RowEnds {
     int part = 0;
     for (; parts > 2 && part < n_parts - 1; ++part, p += part_bytes) {
 #pragma GCC unroll 4
-      for (int at = 0; at < part_bytes; at += 64) {
-        store(part, i, at, _mm512_maskz_loadu_epi8(bytes_below(part_bytes - at), p + at));
-        _mm_prefetch(reinterpret_cast<char const*>(p) + at + fetch_ahead_bytes, _MM_HINT_T0);
-      }
+      for (int at = 0; at < part_bytes; at += 64) store(part, i, at, _mm512_maskz_loadu_epi8(bytes_below(part_bytes - at), p + at));
     }
     if (part == n_parts) return;
 #pragma GCC unroll 4
-    for (int at = 0; at < part_bytes; at += 64) {
-      store(part, i, at, _mm512_maskz_loadu_epi8(last[at / 64], p + at));
-      _mm_prefetch(reinterpret_cast<char const*>(p) + at + fetch_ahead_bytes, _MM_HINT_T0);
-    }
+    for (int at = 0; at < part_bytes; at += 64) store(part, i, at, _mm512_maskz_loadu_epi8(last[at / 64], p + at));
   }
 
   /// Adds their products to the rows' sums, with two parts before by_lane(), else after it. x: see arrange().

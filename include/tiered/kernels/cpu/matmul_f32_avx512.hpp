@@ -1,6 +1,7 @@
 /// Products on f32 activations for AVX-512. A piece is summed in the sixteen lanes of one vector: see matmul_f32.hpp.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -74,6 +75,23 @@ template <class F>
   return _mm512_add_ps(_mm512_maskz_shuffle_ps(all_lanes, low, high, 0x88), _mm512_maskz_shuffle_ps(all_lanes, low, high, 0xdd));
 }
 
+/// sums[t][r] += sum_lanes(lanes[t][r]).
+template <int n_tokens>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c"), gnu::always_inline]] inline void add_lanes(
+    __m512 const (&lanes)[n_tokens][f32_rows], float* sums) {
+  constexpr int fours = n_tokens / 4 * 4;
+  if constexpr (fours > 0) _mm512_storeu_ps(sums, _mm512_add_ps(_mm512_loadu_ps(sums), sums_of_sixteen(lanes)));
+  if constexpr (fours < n_tokens) {
+    __m256 halves[n_tokens - fours][f32_rows];
+#pragma GCC unroll 8
+    for (int t = fours; t < n_tokens; ++t) {
+#pragma GCC unroll 8
+      for (int r = 0; r < f32_rows; ++r) halves[t - fours][r] = join_halves(lanes[t][r]);
+    }
+    avx2::add_lanes(halves, sums + fours * f32_rows);
+  }
+}
+
 /// Four rows and up to six tokens: 24 sums, four rows and a token are 29 of the 32 registers.
 template <class F, int n_tokens>
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]] void dots(std::byte const* const* w, std::int32_t n, float const* const* x,
@@ -104,17 +122,37 @@ template <class F, int n_tokens>
       for (int t = 0; t < n_tokens; ++t) lanes[t][r] = _mm512_fmadd_ps(row, _mm512_maskz_loadu_ps(mask, x[t] + i), lanes[t][r]);
     }
   }
-  constexpr int fours = n_tokens / 4 * 4;
-  if constexpr (fours > 0) _mm512_storeu_ps(sums, _mm512_add_ps(_mm512_loadu_ps(sums), sums_of_sixteen(lanes)));
-  if constexpr (fours < n_tokens) {
-    __m256 halves[n_tokens - fours][f32_rows];
+  add_lanes(lanes, sums);
+}
+
+/// Four whole rows, one after another: see F32Tile::run_rows(). Lanes, and how they are joined, are those of dots().
+template <class F, int n_tokens>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]] void row_dots(std::byte const* const* w, std::int32_t n,
+                                                                             float const* const* x, float* sums) {
+  __m512 lanes[f32_row_elems / f32_piece][n_tokens][f32_rows];
+  for (int r = 0; r < f32_rows; ++r) {
+    for (std::int64_t k = 0; k < n; k += f32_piece) {
+      std::int64_t const end = std::min<std::int64_t>(n, k + f32_piece);
+      __m512 sum[n_tokens];
 #pragma GCC unroll 8
-    for (int t = fours; t < n_tokens; ++t) {
+      for (int t = 0; t < n_tokens; ++t) sum[t] = _mm512_setzero_ps();
+      std::int64_t i = k;
+      for (; i + 16 <= end; i += 16) {
+        __m512 const row = sixteen_floats<F>(w[r] + i * F::block_bytes);
 #pragma GCC unroll 8
-      for (int r = 0; r < f32_rows; ++r) halves[t - fours][r] = join_halves(lanes[t][r]);
+        for (int t = 0; t < n_tokens; ++t) sum[t] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x[t] + i), sum[t]);
+      }
+      if (i < end) {
+        __mmask16 const mask = first_lanes(end - i);
+        __m512 const row = some_floats<F>(w[r] + i * F::block_bytes, mask);
+#pragma GCC unroll 8
+        for (int t = 0; t < n_tokens; ++t) sum[t] = _mm512_fmadd_ps(row, _mm512_maskz_loadu_ps(mask, x[t] + i), sum[t]);
+      }
+#pragma GCC unroll 8
+      for (int t = 0; t < n_tokens; ++t) lanes[k / f32_piece][t][r] = sum[t];
     }
-    avx2::add_lanes(halves, sums + fours * f32_rows);
   }
+  for (std::int32_t piece = 0; piece * f32_piece < n; ++piece) add_lanes(lanes[piece], sums);
 }
 
 }  // namespace tiered::cpu::avx512

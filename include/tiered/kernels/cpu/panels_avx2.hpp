@@ -219,7 +219,7 @@ template <class U, int n>
 
 template <class U, int n>
 [[gnu::target("avx2,fma,f16c")]] void multiply_panel(Panel<U> const& panel, Columns<U, n> const& columns) {
-  __m256 all[n][2], four[n][2];
+  __m256 all[n][2] = {}, four[n][2] = {};
   for (int p = 0; p < 8; ++p) {
     __m256 lane[n][2];
 #pragma GCC unroll 8

@@ -13,6 +13,11 @@
 /// a matrix unit wants them. dim is rounded up to a multiple of 32 with zeros; panels follow each other as panel_dim() says. Elements are
 /// rounded to nearest, ties to even, and subnormal ones are zeros (with their sign): what the conversion instructions do, and the units
 /// read them as zeros anyway. Weights that meet a panel are rounded in the same way, from their exact values.
+///
+/// Rows (act_f16_rows, act_bf16_rows) lie one after another, act_row_elems(dim) elements each, zeros at the end. Of bfloat16, elements are
+/// rounded to nearest, ties to even. Of binary16 they are x / factor, so rounded; a row's factor is 1, or where its largest magnitude
+/// passes 2^15 the least power of two that brings it to 2^15 or below, so that nothing overflows; NaN where an element is infinite or not
+/// a number. Products are multiplied by it.
 #pragma once
 
 #include <cstdint>

@@ -10,6 +10,8 @@
 #include "tiered/kernels/args.hpp"
 #include "tiered/kernels/format/decode.hpp"
 #include "tiered/kernels/format/encode.hpp"
+#include "tiered/kernels/reference/norm.hpp"
+#include "tiered/kernels/reference/rope.hpp"
 
 namespace tiered::reference {
 namespace detail {
@@ -44,6 +46,21 @@ inline void kv_write(KvWriteArgs const& a, DType kv = DType::f16) {
       write(a.v + offset, detail::kv_vector(table.v_pages, row.position, h, a.page_tokens, bytes));
     }
   }
+}
+
+/// AttentionInputArgs: the ops that it stands for, one after another.
+inline void attention_input(AttentionInputArgs const& a, DType kv = DType::f16) {
+  auto const norm = [&](float const* weight, float* x, std::int32_t n_heads) {
+    if (weight != nullptr) rms_norm(RmsNormArgs{x, weight, x, a.n_tokens * n_heads, a.head_dim, a.eps});
+  };
+  auto const rotate = [&](float* x, std::int32_t n_heads) {
+    rope(RopeArgs{x, a.positions, a.inv_freq, a.n_tokens, n_heads, a.head_dim, a.n_rot, a.kind, a.magnitude});
+  };
+  norm(a.q_norm, a.q, a.n_heads);
+  norm(a.k_norm, a.k, a.n_kv_heads);
+  rotate(a.q, a.n_heads);
+  rotate(a.k, a.n_kv_heads);
+  kv_write(KvWriteArgs{a.k, a.v, a.rows, a.tables, a.n_tokens, a.n_kv_heads, a.head_dim, a.page_tokens}, kv);
 }
 
 /// AttentionArgs, likewise. The workspace is not used.

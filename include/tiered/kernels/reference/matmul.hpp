@@ -1,6 +1,8 @@
 /// Products by weights, slow and obvious: what every other backend is compared with.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -8,6 +10,9 @@
 #include "tiered/kernels/args.hpp"
 #include "tiered/kernels/format/activation.hpp"
 #include "tiered/kernels/format/decode.hpp"
+#include "tiered/kernels/reference/elementwise.hpp"
+#include "tiered/kernels/reference/norm.hpp"
+#include "tiered/kernels/reference/quantize.hpp"
 
 // All of tiered::reference: host memory, done on return, on the calling thread; sums in f64, one rounding to f32 at the end.
 namespace tiered::reference {
@@ -57,6 +62,68 @@ inline void matmul(MatmulArgs const& a, DType weights, DType activation = DType:
       double sum = a.bias != nullptr ? double(a.bias[r]) : 0;
       for (std::size_t k = 0; k < w.size(); ++k) sum += x[std::size_t(t)][k] * double(w[k]);
       a.y[t * a.y_stride + r] = float(sum);
+    }
+  }
+}
+
+namespace detail {
+
+/// One activation row in `type`, from f32.
+inline std::vector<std::byte> to_activation(float const* x, std::int32_t dim, DType type) {
+  std::vector<std::byte> row(activation_bytes(type, 1, std::uint64_t(dim)));
+  if (type == DType::f32) {
+    std::copy_n(reinterpret_cast<std::byte const*>(x), row.size(), row.begin());
+  } else {
+    quantize(QuantizeArgs{x, row.data(), 1, dim}, type);
+  }
+  return row;
+}
+
+/// Rows of f32, normed where `norm`.
+inline std::vector<float> normed_rows(float const* x, float const* weight, std::int32_t n_rows, std::int32_t dim, float eps, bool norm) {
+  std::vector<float> rows(x, x + std::int64_t(n_rows) * dim);
+  if (norm) rms_norm(RmsNormArgs{rows.data(), weight, rows.data(), n_rows, dim, eps});
+  return rows;
+}
+
+/// part.w times one row of f32, plus bias, in f64.
+inline std::vector<double> fused_product(FusedMatmulArgs::Part const& part, float const* x, std::int32_t dim, ActivationRule rule) {
+  DType const activation = rule(part.type);
+  std::vector<double> const row = activation_row(activation, to_activation(x, dim, activation).data(), 1, dim, 0);
+  MatmulArgs const weights{part.w, nullptr, nullptr, nullptr, 1, part.rows, dim, part.rows};
+  std::vector<double> y;
+  for (std::int32_t r = 0; r < part.rows; ++r) {
+    std::vector<float> const w = weight_row(weights, part.type, activation, r);
+    double sum = part.bias != nullptr ? double(part.bias[r]) : 0;
+    for (std::size_t k = 0; k < w.size(); ++k) sum += row[k] * double(w[k]);
+    y.push_back(sum);
+  }
+  return y;
+}
+
+}  // namespace detail
+
+/// FusedMatmulArgs; normed rows are rounded to f32, then as `rule` says for each part's weights.
+inline void fused_matmul(FusedMatmulArgs const& a, ActivationRule rule = f32_activation) {
+  bool const gate = a.then == FusedMatmulArgs::Then::gate;
+  expects(a.n_parts >= 1 && a.n_parts <= FusedMatmulArgs::max_parts && (!gate || a.n_parts == 2), "one to three parts, two to gate");
+  std::vector<float> const x = detail::normed_rows(a.x, a.norm_weight, a.n_tokens, a.dim, a.eps, a.norm);
+  for (std::int32_t t = 0; t < a.n_tokens; ++t) {
+    std::vector<std::vector<double>> products;
+    for (std::int32_t i = 0; i < a.n_parts; ++i)
+      products.push_back(detail::fused_product(a.parts[i], x.data() + std::int64_t(t) * a.dim, a.dim, rule));
+    for (std::int32_t i = 0; i < (gate ? 1 : a.n_parts); ++i) {
+      FusedMatmulArgs::Part const& part = a.parts[i];
+      expects(part.y_stride >= part.rows, "y_stride is at least the number of rows");
+      float* const y = part.y + t * part.y_stride;
+      for (std::size_t r = 0; r < std::size_t(part.rows); ++r) {
+        double const value = products[std::size_t(i)][r];
+        if (gate) {
+          y[r] = float(activate(a.activation, value) * products[1][r]);
+        } else {
+          y[r] = float(a.then == FusedMatmulArgs::Then::add ? double(y[r]) + value : value);
+        }
+      }
     }
   }
 }

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
 #include "tiered/kernels/args.hpp"
 #include "tiered/kernels/reference/elementwise.hpp"
 #include "tiered/kernels/reference/matmul.hpp"
-#include "tiered/kernels/reference/quantize.hpp"
 
 namespace tiered::reference {
 namespace detail {
@@ -28,17 +28,6 @@ inline std::vector<double> router_scores(float const* logits, std::size_t n, Gat
   for (double& s : scores) sum += s = std::exp(s - largest);
   for (double& s : scores) s /= sum;
   return scores;
-}
-
-/// One activation row in `type`, from f32.
-inline std::vector<std::byte> to_activation(float const* x, std::int32_t dim, DType type) {
-  std::vector<std::byte> row(activation_bytes(type, 1, std::uint64_t(dim)));
-  if (type == DType::f32) {
-    std::copy_n(reinterpret_cast<std::byte const*>(x), row.size(), row.begin());
-  } else {
-    quantize(QuantizeArgs{x, row.data(), 1, dim}, type);
-  }
-  return row;
 }
 
 /// w [rows, dim] of `weights` times one row.
@@ -98,6 +87,36 @@ inline void combine(CombineArgs const& a) {
       double sum = 0;
       for (std::int64_t j = 0; j < a.n_used; ++j) sum += double(a.weights[t * a.n_used + j]) * double(a.y[(t * a.n_used + j) * a.dim + k]);
       a.out[t * a.dim + k] = float(sum);
+    }
+  }
+}
+
+/// RoutedExpertsArgs, slot by slot; groups, slots, counts and the workspace are not used.
+/// Errors  Errc::device for an id that is no expert.
+inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32_activation) {
+  ExpertsArgs const& e = a.experts;
+  expects(e.n_slots == e.n_tokens * e.n_used, "routed experts take all slots of their rows");
+  std::vector<float> const x = detail::normed_rows(e.x, a.norm_weight, e.n_tokens, e.dim, a.eps, a.norm);
+  for (std::int32_t slot = 0; slot < e.n_slots; ++slot) {
+    if (a.ids[slot] < 0 || a.ids[slot] >= a.n_experts)
+      throw Error(Errc::device, concat("layer ", a.layer, ": the router chose expert ", a.ids[slot], " of ", a.n_experts));
+    ExpertGroup group = a.weights[a.ids[slot]];
+    group.first = 0;
+    group.n = 1;
+    ExpertsArgs one = e;
+    one.x = x.data();
+    one.groups = &group;
+    one.slots = &slot;
+    one.n_groups = one.n_slots = 1;
+    experts(one, rule);
+  }
+  if (a.slot_weights == nullptr) return;
+  for (std::int64_t t = 0; t < e.n_tokens; ++t) {
+    for (std::int64_t k = 0; k < e.dim; ++k) {
+      double sum = double(a.sum[t * e.dim + k]);
+      for (std::int64_t j = 0; j < e.n_used; ++j)
+        sum += double(a.slot_weights[t * e.n_used + j]) * double(e.y[(t * e.n_used + j) * e.dim + k]);
+      a.sum[t * e.dim + k] = float(sum);
     }
   }
 }

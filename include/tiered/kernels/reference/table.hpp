@@ -1,7 +1,11 @@
 /// The reference kernels as a table, so that a whole model can run on them.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "tiered/kernels/format/format.hpp"
+#include "tiered/kernels/reference/argmax.hpp"
 #include "tiered/kernels/reference/attention.hpp"
 #include "tiered/kernels/reference/elementwise.hpp"
 #include "tiered/kernels/reference/embed.hpp"
@@ -22,7 +26,18 @@ int entry(Args const& args, Queue) {
 }
 
 template <ActivationRule rule>
-KernelTable make_table(char const* name) {
+void add_fused(KernelTable& table, std::int32_t fused_rows) {
+  table.fused_rows = fused_rows;
+  table.fused_matmul = [](FusedMatmulArgs const& a, Queue) { return fused_matmul(a, rule), 0; };
+  table.attention_input[std::size_t(DType::f16)] = [](AttentionInputArgs const& a, Queue) { return attention_input(a, DType::f16), 0; };
+  table.attention_input[std::size_t(DType::f32)] = [](AttentionInputArgs const& a, Queue) { return attention_input(a, DType::f32), 0; };
+  table.attention_input[std::size_t(DType::q8_0)] = [](AttentionInputArgs const& a, Queue) { return attention_input(a, DType::q8_0), 0; };
+  table.routed_experts = [](RoutedExpertsArgs const& a, Queue) { return routed_experts(a, rule), 0; };
+}
+
+/// `fused_rows`: of the fused ops; 0: without them.
+template <ActivationRule rule>
+KernelTable make_table(char const* name, std::int32_t fused_rows = 0) {
   KernelTable table;
   table.name = name;
   for_each_format([&](auto format) {
@@ -51,6 +66,8 @@ KernelTable make_table(char const* name) {
   table.route = entry<RouteArgs, route>;
   table.experts = [](ExpertsArgs const& a, Queue) { return experts(a, rule), 0; };
   table.combine = entry<CombineArgs, combine>;
+  table.argmax = entry<ArgmaxArgs, argmax>;
+  if (fused_rows > 0) add_fused<rule>(table, fused_rows);
   return table;
 }
 
@@ -72,6 +89,12 @@ inline KernelTable const& kernels_q8() {
 /// The same with bfloat16 activations, and weights rounded to bfloat16, as matrix units take them.
 inline KernelTable const& kernels_bf16() {
   static KernelTable const table = detail::make_table<panel_activation>("reference_bf16");
+  return table;
+}
+
+/// kernels() and the fused ops, as devices have them whose launches cost more than the bytes between them.
+inline KernelTable const& kernels_fused() {
+  static KernelTable const table = detail::make_table<f32_activation>("reference_fused", 16);
   return table;
 }
 

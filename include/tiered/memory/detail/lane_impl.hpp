@@ -1,6 +1,7 @@
 /// Defines LaneSet: for one source file of a program.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,10 +49,7 @@ class Lanes final : public LaneSet {
 
   Lane open(std::string lane_name) override {
     std::lock_guard lock(mutex_);
-    Lane const lane = n_lanes_ + 1;
-    if (lane > max_lanes) throw Error(Errc::precondition, concat("a LaneSet has at most ", max_lanes, " lanes"));
-    auto opened = std::make_unique<State>();
-    opened->name = std::move(lane_name);
+    std::unique_ptr<State> opened = next_state(std::move(lane_name));
     if (!seeded_) {
       try {
         opened->thread = std::thread([this, s = opened.get()] { work(*s); });
@@ -58,21 +57,51 @@ class Lanes final : public LaneSet {
         throw Error(Errc::device, concat("no thread for lane ", opened->name, ": ", error.what()));
       }
     }
-    lanes_[lane - 1] = std::move(opened);
-    n_lanes_.store(lane, std::memory_order_release);
-    return lane;
+    return add(std::move(opened));
+  }
+
+  Lane open_foreign(std::string lane_name, ForeignLane& foreign) override {
+    if (keeps_times_) foreign.keep_times();
+    std::lock_guard lock(mutex_);
+    std::unique_ptr<State> opened = next_state(std::move(lane_name));
+    opened->is_foreign = true;
+    opened->foreign = &foreign;
+    has_foreign_ = true;
+    return add(std::move(opened));
+  }
+  void close_foreign(Lane lane) noexcept override {
+    State& s = state(lane);
+    std::lock_guard polled(s.poll_mutex);
+    std::lock_guard lock(mutex_);
+    settle(s);
+    s.foreign = nullptr;
+    s.completed.store(all_done, std::memory_order_release);
+  }
+  LaneCounter* counters() override { return page_->counters.data(); }
+  void share_counters(FunctionRef<std::shared_ptr<void>(void*, std::size_t)> make) override {
+    std::lock_guard lock(share_mutex_);
+    if (shared_ == nullptr) shared_ = make(page_.get(), sizeof(CounterPage));
+  }
+  void fail(Lane lane, std::uint64_t value, std::exception_ptr error) noexcept override {
+    std::lock_guard lock(mutex_);
+    state(lane).set_error(std::move(error), value);
   }
 
   void wait_for(Lane lane, Ticket ticket) override {
     check(ticket);
     if (ticket.value == 0 || ticket.lane == lane) return;
+    if (State& s = checked(lane); s.is_foreign) return foreign_wait_for(s, ticket);
     push_item(lane, [&](Item& item) {
       item.after = ticket;
       item.is_task = false;
     });
   }
 
-  Ticket record(Lane lane) const override { return {lane, checked(lane).submitted.load(std::memory_order_acquire)}; }
+  Ticket record(Lane lane) const override {
+    State& s = checked(lane);
+    if (ForeignLane* const foreign = s.foreign) s.submitted.store(foreign->record(), std::memory_order_release);
+    return {lane, s.submitted.load(std::memory_order_acquire)};
+  }
 
   bool done(Ticket ticket) override {
     check(ticket);
@@ -96,19 +125,30 @@ class Lanes final : public LaneSet {
 
   void drain(Lane lane) noexcept override {
     std::unique_lock lock(mutex_);
-    block_until_done(record(lane), lock);
+    block_until_done(newest(lane, lock), lock);
   }
 
   void clear_errors() override {
     std::unique_lock lock(mutex_);
-    for (Lane lane = 1; lane <= n_lanes_; ++lane) block_until_done(record(lane), lock);
-    for (Lane lane = 1; lane <= n_lanes_; ++lane) state(lane).error = nullptr;
+    for (Lane lane = 1; lane <= n_lanes_; ++lane) block_until_done(newest(lane, lock), lock);
+    for (Lane lane = 1; lane <= n_lanes_; ++lane) settle(state(lane));
+    for (Lane lane = 1; lane <= n_lanes_; ++lane) {
+      if (!state(lane).lost) state(lane).error = nullptr;
+    }
   }
 
-  void keep_times() override { keeps_times_.store(true, std::memory_order_relaxed); }
+  void keep_times() override {
+    keeps_times_.store(true, std::memory_order_relaxed);
+    for_each_foreign([](ForeignLane& foreign) { foreign.keep_times(); });
+  }
   std::optional<std::pair<double, double>> times(Ticket begin, Ticket end) override {
     check(end);
     if (end.value == 0) return std::nullopt;
+    if (State& s = state(end.lane); s.is_foreign) {
+      std::lock_guard polled(s.poll_mutex);
+      ForeignLane* const foreign = s.foreign;
+      return foreign != nullptr ? foreign->times(begin.value, end.value) : std::nullopt;
+    }
     std::lock_guard lock(mutex_);
     std::optional<std::pair<double, double>> out;
     for (TaskTime const& t : state(end.lane).times) {
@@ -118,9 +158,11 @@ class Lanes final : public LaneSet {
     return out;
   }
   void forget_times() override {
+    for_each_foreign([](ForeignLane& foreign) { foreign.forget_times(); });
     std::lock_guard lock(mutex_);
     for (Lane lane = 1; lane <= n_lanes_; ++lane) state(lane).times.clear();
   }
+  double seconds() const override { return std::chrono::duration<double>(std::chrono::steady_clock::now() - made_at_).count(); }
 
   std::size_t size() const override { return n_lanes_.load(std::memory_order_acquire); }
   std::string name(Lane lane) const override { return checked(lane).name; }
@@ -131,13 +173,19 @@ class Lanes final : public LaneSet {
     Ticket after;
     bool is_task = true;
   };
+  /// What a foreign lane waits for: its tickets from `value` on have the error of `after`.
+  struct Dependency {
+    std::uint64_t value = 0;
+    Ticket after;
+  };
   /// First in, first out, in one array that doubles when full: no allocation once a token has gone through.
+  template <class T>
   class Fifo {
    public:
     bool empty() const { return size_ == 0; }
-    Item const& front() const { return items_[first_]; }
+    T const& front() const { return items_[first_]; }
     /// An item to be filled; its former content is still in it.
-    Item& push() {
+    T& push() {
       if (size_ == items_.size()) grow();
       return items_[(first_ + size_++) % items_.size()];
     }
@@ -148,12 +196,12 @@ class Lanes final : public LaneSet {
 
    private:
     void grow() {
-      std::vector<Item> larger(items_.empty() ? 64 : 2 * items_.size());
+      std::vector<T> larger(items_.empty() ? 64 : 2 * items_.size());
       for (std::size_t i = 0; i < size_; ++i) larger[i] = items_[(first_ + i) % items_.size()];
       items_.swap(larger);
       first_ = 0;
     }
-    std::vector<Item> items_;
+    std::vector<T> items_;
     std::size_t first_ = 0, size_ = 0;
   };
   /// A thread that sleeps until a ticket of some lane is done; lies on its stack.
@@ -166,11 +214,23 @@ class Lanes final : public LaneSet {
     std::uint64_t value = 0;  // the number of the item
     double begin_s = 0, end_s = 0;
   };
+  struct alignas(4096) CounterPage {
+    std::array<LaneCounter, max_lanes> counters;
+  };
+  static_assert(sizeof(CounterPage) == 4096);
   /// All but the two counters, which are read without it and written under it, is guarded by the mutex.
   struct State {
+    explicit State(std::atomic<std::uint64_t>& done) : completed(done) {}
+    void set_error(std::exception_ptr e, std::uint64_t value) {
+      if (error && failed_at <= value) return;
+      error = std::move(e);
+      failed_at = value;
+    }
+
     std::string name;
-    Fifo queue;
-    std::atomic<std::uint64_t> submitted{0}, completed{0};
+    Fifo<Item> queue;
+    std::atomic<std::uint64_t> submitted{0};
+    std::atomic<std::uint64_t>& completed;  // in the page of counters; a device writes those of foreign lanes
     std::exception_ptr error;
     std::uint64_t failed_at = 0;  // where error is set: the number of the item that failed
     Sleeper* sleepers = nullptr;
@@ -178,7 +238,25 @@ class Lanes final : public LaneSet {
     bool idle = false, running = false;
     std::vector<TaskTime> times;  // ascending
     std::thread thread;
+
+    bool is_foreign = false;  // and, where it is, in place of queue, sleepers, times and thread:
+    std::atomic<ForeignLane*> foreign{nullptr};     // null: closed
+    std::mutex poll_mutex;                          // held while somebody asks the device; taken before the mutex of the set
+    bool lost = false;                              // the device will do nothing more
+    Fifo<Dependency> dependencies;                  // ascending values
+    std::array<std::uint64_t, max_lanes> waited{};  // by lane - 1: the last value that was waited for; of the enqueuing thread
   };
+
+  std::unique_ptr<State> next_state(std::string lane_name) {
+    if (n_lanes_ >= max_lanes) throw Error(Errc::precondition, concat("a LaneSet has at most ", max_lanes, " lanes"));
+    auto opened = std::make_unique<State>(page_->counters[n_lanes_].done);
+    opened->name = std::move(lane_name);
+    return opened;
+  }
+  Lane add(std::unique_ptr<State> opened) {
+    lanes_[n_lanes_] = std::move(opened);
+    return n_lanes_.fetch_add(1, std::memory_order_release) + 1;
+  }
 
   State& state(Lane lane) const { return *lanes_[lane - 1]; }
   State& checked(Lane lane) const {
@@ -193,10 +271,121 @@ class Lanes final : public LaneSet {
   }
   bool is_done(Ticket t) const { return t.value == 0 || state(t.lane).completed.load(std::memory_order_acquire) >= t.value; }
   std::exception_ptr error_at(Ticket t) const {
-    return state(t.lane).error && state(t.lane).failed_at <= t.value ? state(t.lane).error : nullptr;
+    State& s = state(t.lane);
+    settle(s);
+    return s.error && s.failed_at <= t.value ? s.error : nullptr;
+  }
+
+  void foreign_wait_for(State& s, Ticket ticket) {
+    std::uint64_t& waited = s.waited[ticket.lane - 1];
+    if (waited >= ticket.value) return;
+    State const& before = state(ticket.lane);
+    bool const is_over = is_done(ticket);
+    ForeignLane* const foreign = s.foreign;
+    expects(foreign != nullptr, "nothing is enqueued on a foreign lane that was closed");
+    {
+      std::unique_lock lock = lock_soon();
+      if (is_over && error_at(ticket) == nullptr) {
+        waited = ticket.value;
+        return;
+      }
+      settle(s);
+      s.dependencies.push() = {s.submitted.load(std::memory_order_relaxed) + 1, ticket};
+    }
+    foreign->wait_for(page_->counters[ticket.lane - 1], ticket.value, before.foreign);
+    waited = ticket.value;
+  }
+  /// Takes over the errors of what a foreign lane has waited for. Tickets that are done without an error stay so, hence no dependency
+  /// is looked at twice. Lanes may have waited for each other by turns: each takes a dependency off before it looks at it.
+  void settle(State& s) const {
+    while (!s.dependencies.empty() && is_done(s.dependencies.front().after)) {
+      Dependency const d = s.dependencies.front();
+      s.dependencies.pop();
+      if (std::exception_ptr error = error_at(d.after)) s.set_error(std::move(error), d.value);
+    }
+  }
+  /// What record() gives, without the mutex where the device is asked: its queue may be full, with work that waits for a lane of ours.
+  Ticket newest(Lane lane, std::unique_lock<std::mutex>& lock) {
+    State& s = state(lane);
+    if (!s.is_foreign || s.lost) return {lane, s.submitted.load(std::memory_order_relaxed)};
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      static_cast<void>(record(lane));
+    } catch (Error const& e) {
+      if (e.code() != Errc::precondition) error = std::current_exception();  // of a lane that cannot be asked just now
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    if (error) lose(s, std::move(error));
+    return {lane, s.submitted.load(std::memory_order_relaxed)};
+  }
+  /// Nobody waits for a device that is gone; whatever it had not done has failed.
+  void lose(State& s, std::exception_ptr error) {
+    if (!s.lost) s.set_error(std::move(error), s.completed.load(std::memory_order_acquire) + 1);
+    s.lost = true;
+    s.completed.store(all_done, std::memory_order_release);
+  }
+  void poll(State& s) {
+    std::exception_ptr error;
+    {
+      std::lock_guard polled(s.poll_mutex);
+      ForeignLane* const foreign = s.foreign;
+      if (foreign == nullptr) return;
+      try {
+        foreign->poll();
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }
+    if (!error) return;
+    std::lock_guard lock(mutex_);
+    lose(s, std::move(error));
+  }
+  template <class Call>
+  void for_each_foreign(Call const& call) {
+    for (Lane lane = 1; lane <= size(); ++lane) {
+      State& s = state(lane);
+      if (!s.is_foreign) continue;
+      std::lock_guard polled(s.poll_mutex);
+      if (ForeignLane* const foreign = s.foreign) call(*foreign);
+    }
+  }
+  /// A device wakes nobody: looks, lets others run, and sleeps for a part of a long wait. `lock` is not held meanwhile.
+  void block_on_foreign(State& s, Ticket ticket, std::unique_lock<std::mutex>& lock) {
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point const begin = Clock::now();
+    Clock::time_point polled = begin;
+    while (!is_done(ticket)) {
+      if (seeded_ && step(lock)) continue;
+      lock.unlock();
+      do {
+        if (Watch::spin_until([&] { return is_done(ticket); }, n_spins)) break;
+        Clock::time_point const now = Clock::now();
+        if (now - polled >= poll_time) {
+          seeded_ ? poll_all() : poll(s);
+          polled = now;
+        }
+        if (now - begin < yield_time) {
+          std::this_thread::yield();
+        } else {
+          std::this_thread::sleep_for(std::min<Clock::duration>((now - begin) / nap_share, longest_nap));
+        }
+      } while (!seeded_ && !is_done(ticket));
+      lock.lock();
+    }
+  }
+  void poll_all() {
+    for (Lane lane = 1; lane <= size(); ++lane) poll(state(lane));
   }
 
   void push(Lane lane, LaneTask const& task) override {
+    if (State& s = checked(lane); s.is_foreign) {
+      ForeignLane* const foreign = s.foreign;
+      expects(foreign != nullptr, "nothing is enqueued on a foreign lane that was closed");
+      return foreign->submit(task, s.submitted.load(std::memory_order_relaxed) + 1);
+    }
     push_item(lane, [&](Item& item) {
       item.task = task;
       item.after = {};
@@ -239,10 +428,7 @@ class Lanes final : public LaneSet {
       s.running = false;
     }
     std::uint64_t const finished = s.completed.load(std::memory_order_relaxed) + 1;
-    if (error && !s.error) {
-      s.error = std::move(error);
-      s.failed_at = finished;
-    }
+    if (error) s.set_error(std::move(error), finished);
     if (time.end_s > 0) s.times.push_back({finished, time.begin_s, time.end_s});
     s.completed.store(finished, std::memory_order_release);
     for (Sleeper* sleeper = s.sleepers; sleeper != nullptr; sleeper = sleeper->next) {
@@ -286,14 +472,15 @@ class Lanes final : public LaneSet {
   }
 
   void block_until_done(Ticket ticket, std::unique_lock<std::mutex>& lock) {
+    if (is_done(ticket)) return;
+    State& s = state(ticket.lane);
+    if (s.is_foreign || (seeded_ && has_foreign_)) return block_on_foreign(s, ticket, lock);
     if (seeded_) {
       while (!is_done(ticket)) {
         if (!step(lock)) stepped_.wait(lock);  // another thread runs the task that all else waits for
       }
       return;
     }
-    if (is_done(ticket)) return;
-    State& s = state(ticket.lane);
     Sleeper self;
     self.value = ticket.value;
     self.next = std::exchange(s.sleepers, &self);
@@ -328,8 +515,10 @@ class Lanes final : public LaneSet {
   // 0.8 us in place of 5. Where the core is wanted by others, or work is rare, Watch makes it short.
   static constexpr int n_spins = 40, n_lock_spins = 40;
   static constexpr std::chrono::microseconds watch_time{2}, longest_watch{1000};
-
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - made_at_).count(); }
+  // For a device: an answer of a token comes within 2 ms or is long, and then a sixteenth of the time more is little beside a free core.
+  static constexpr std::chrono::microseconds poll_time{500}, yield_time{2000}, longest_nap{200};
+  static constexpr int nap_share = 16;
+  static constexpr std::uint64_t all_done = std::numeric_limits<std::int64_t>::max();  // devices compare the difference with its sign
 
   bool const seeded_;
   std::chrono::steady_clock::time_point const made_at_ = std::chrono::steady_clock::now();
@@ -337,6 +526,10 @@ class Lanes final : public LaneSet {
   SplitMix64 random_;
   std::mutex mutex_;
   std::condition_variable stepped_;  // seeded, where several threads wait
+  std::unique_ptr<CounterPage> const page_ = std::make_unique<CounterPage>();
+  std::mutex share_mutex_;
+  std::shared_ptr<void> shared_;  // goes before the page
+  std::atomic<bool> has_foreign_{false};
   std::array<std::unique_ptr<State>, max_lanes> lanes_;
   std::atomic<Lane> n_lanes_{0};
   std::atomic<bool> stopping_{false};  // written under the mutex

@@ -41,16 +41,16 @@ void Transformer::attention(std::int32_t l, ExecContext& ctx) const {
   ProductRequest const products[] = {
       {w.q, q, vector_or_null(w.q_bias, ctx)}, {w.k, k, vector_or_null(w.k_bias, ctx)}, {w.v, v, vector_or_null(w.v_bias, ctx)}};
   ctx.matmul_set(products, x);
-  if (has(w.q_norm)) norm(w.q_norm, q, n * a.n_heads, a.head_dim, ctx);
-  if (has(w.k_norm)) norm(w.k_norm, k, n * a.n_kv_heads, a.head_dim, ctx);
-  rotate(w, a, q, a.n_heads, ctx);
-  rotate(w, a, k, a.n_kv_heads, ctx);
-  float* const mixed = ctx.scratch<float>(std::size_t(n) * std::size_t(q_dim));  // [n, n_heads, head_dim]
-  ctx.attend({l, &a, q, k, v, mixed});
-  Activations heads{mixed, n, q_dim};
-  float* const y = ctx.scratch<float>(std::size_t(n) * std::size_t(config_.dim));
-  ctx.matmul(w.attn_out, heads, y, vector_or_null(w.attn_out_bias, ctx));
-  add_to_hidden(y, w.attn_post_norm, ctx);
+  AttendRequest r{l, &a, q, k, v, nullptr, vector_or_null(w.q_norm, ctx), vector_or_null(w.k_norm, ctx), ctx.vector(w.rope)};
+  RopeTable const& rope = config_.rope_tables[std::size_t(a.rope_table)];
+  r.n_rot = std::int32_t(rope.inv_freq.size()) * 2;
+  r.rope = config_.rope;
+  r.magnitude = rope.magnitude;
+  r.norm_eps = config_.norm_eps;
+  r.out = ctx.scratch<float>(std::size_t(n) * std::size_t(q_dim));  // [n, n_heads, head_dim]
+  ctx.attend(r);
+  Activations heads{r.out, n, q_dim};
+  add_product(w.attn_out, heads, vector_or_null(w.attn_out_bias, ctx), w.attn_post_norm, ctx);
 }
 
 void Transformer::feed_forward(std::int32_t l, ExecContext& ctx) const {
@@ -61,9 +61,7 @@ void Transformer::feed_forward(std::int32_t l, ExecContext& ctx) const {
   float* const up = ctx.scratch<float>(std::size_t(n) * std::size_t(hidden_dim));
   ctx.gated_matmul(w.gate, w.up, x, gate, up, config_.activation);
   Activations h{gate, n, hidden_dim};
-  float* const y = ctx.scratch<float>(std::size_t(n) * std::size_t(config_.dim));
-  ctx.matmul(w.down, h, y);
-  add_to_hidden(y, w.ffn_post_norm, ctx);
+  add_product(w.down, h, nullptr, w.ffn_post_norm, ctx);
 }
 
 void Transformer::experts(std::int32_t l, ExecContext& ctx) const {
@@ -78,7 +76,7 @@ void Transformer::experts(std::int32_t l, ExecContext& ctx) const {
   float* const weights = ctx.scratch<float>(n * std::size_t(e.n_experts_used));
   RouteArgs route{scores, nullptr, ids, weights, ctx.n_rows(), e.n_experts, e.n_experts_used, e.gating, e.normalise, e.scale};
   ctx.launch(&KernelTable::route, route);
-  ctx.experts({l, &layer, config_.activation, x.values, ids, weights});
+  ctx.experts({l, &layer, config_.activation, x, ids, weights});
 }
 
 void Transformer::output(ExecContext& ctx) const {
@@ -86,29 +84,21 @@ void Transformer::output(ExecContext& ctx) const {
   if (n == 0) return;
   float* const x = ctx.scratch<float>(std::size_t(n) * std::size_t(config_.dim));
   ctx.launch(&KernelTable::gather, GatherArgs{ctx.hidden(), ctx.outputs(), x, n, config_.dim});
-  norm(weights_.output_norm, x, n, config_.dim, ctx);
-  Activations rows{x, n, config_.dim};
+  Activations rows{x, n, config_.dim, {}, RmsNormArgs{x, ctx.vector(weights_.output_norm), x, n, config_.dim, config_.norm_eps}};
   ctx.matmul(weights_.output, rows, ctx.logits());
 }
 
 Activations Transformer::normed(WeightId weight, ExecContext& ctx) const {
   float* const x = ctx.scratch<float>(std::size_t(ctx.n_rows()) * std::size_t(config_.dim));
-  ctx.launch(&KernelTable::rms_norm, RmsNormArgs{ctx.hidden(), ctx.vector(weight), x, ctx.n_rows(), config_.dim, config_.norm_eps});
-  return {x, ctx.n_rows(), config_.dim};
+  RmsNormArgs const norm{ctx.hidden(), ctx.vector(weight), x, ctx.n_rows(), config_.dim, config_.norm_eps};
+  return {x, ctx.n_rows(), config_.dim, {}, norm};
 }
 
-void Transformer::norm(WeightId weight, float* x, std::int32_t n_rows, std::int32_t dim, ExecContext& ctx) const {
-  ctx.launch(&KernelTable::rms_norm, RmsNormArgs{x, ctx.vector(weight), x, n_rows, dim, config_.norm_eps});
-}
-
-void Transformer::rotate(LayerWeights const& w, AttentionConfig const& a, float* x, std::int32_t n_heads, ExecContext& ctx) const {
-  RopeTable const& table = config_.rope_tables[std::size_t(a.rope_table)];
-  ctx.launch(&KernelTable::rope, RopeArgs{x, ctx.positions(), ctx.vector(w.rope), ctx.n_rows(), n_heads, a.head_dim,
-                                          std::int32_t(table.inv_freq.size()) * 2, config_.rope, table.magnitude});
-}
-
-void Transformer::add_to_hidden(float* y, WeightId post_norm, ExecContext& ctx) const {
-  if (has(post_norm)) norm(post_norm, y, ctx.n_rows(), config_.dim, ctx);
+void Transformer::add_product(WeightId weight, Activations& x, float const* bias, WeightId post_norm, ExecContext& ctx) const {
+  float* const y = ctx.scratch<float>(std::size_t(ctx.n_rows()) * std::size_t(config_.dim));
+  if (!has(post_norm)) return ctx.matmul_add(weight, x, y, bias);
+  ctx.matmul(weight, x, y, bias);
+  ctx.launch(&KernelTable::rms_norm, RmsNormArgs{y, ctx.vector(post_norm), y, ctx.n_rows(), config_.dim, config_.norm_eps});
   ctx.launch(&KernelTable::add, AddArgs{y, ctx.hidden(), std::int64_t(ctx.n_rows()) * config_.dim});
 }
 

@@ -54,6 +54,7 @@ void Executor::activate(PlanImage const& image) {
     cut(what, {0, what.n_rows}, p_.vram + wanted, copy_pieces_);
     Ticket const before = p_.copy.last();
     resident_ready_[s] = p_.copy.submit(copy_pieces_, {});
+    settled_ = false;
     resident_at_[s] = wanted;
     trace({ActionKind::copy, first_gpu, what.id, {0, what.n_rows}, {}, wanted, what.bytes}, TraceLane::copy, before, p_.copy.last());
   }
@@ -61,6 +62,39 @@ void Executor::activate(PlanImage const& image) {
   env_ = {
       p_.table,           p_.config,   p_.host,     p_.device, &p_.copy,        base_of(false), image.uses_device ? base_of(true) : nullptr,
       &image.activations, &image.plan, &image.vram, p_.vram,   resident_ready_, p_.cache,       p_.trace};
+  routed_.prepare(first_expert_);
+  if (image.uses_device) settled_ = false;
+  device_embeds_ = device_embeds();
+  only_device_ = device_embeds_ && only_device();
+}
+
+/// Whether the device takes the rows from the embedding on: it can look them up, and the next step is its own.
+bool Executor::device_embeds() const {
+  if (!image_->uses_device || !p_.device_reads_host_weights) return false;
+  ShardId const table = p_.table.steps.front().shard;
+  if (shard(table).kind != ShardKind::embedding) return false;
+  Weight const& w = p_.table.weights[std::size_t(shard(table).weights.begin)];
+  if (p_.device.kernels().embed[std::uint32_t(w.dtype)] == nullptr) return false;
+  auto const next = std::ranges::find_if(image_->schedule, [&](Action const& a) { return a.kind == ActionKind::run && a.shard != table; });
+  return next != image_->schedule.end() && next->device != host_device;
+}
+
+/// Whether all steps after the embedding run on the device, with everything they need in VRAM for good.
+bool Executor::only_device() const {
+  for (std::int32_t l = 0; l < p_.config->n_layers; ++l) {
+    if (!p_.kv->in_vram(l)) return false;
+  }
+  return std::ranges::all_of(image_->schedule, [&](Action const& a) {
+    Shard const& s = shard(a.shard);
+    switch (a.kind) {
+      case ActionKind::run:
+        return s.kind == ShardKind::embedding ||
+               (a.device != host_device && image_->vram.resident[std::size_t(a.shard)] != VramLayout::none);
+      case ActionKind::fetch_routed: return routed_.at_once(s.layer, a.device);
+      case ActionKind::hop: return a.device != host_device;
+      default: return false;
+    }
+  });
 }
 
 /// Page lists and tables of the layers whose KV is in VRAM, with the device's addresses. They never change while a plan is current.
@@ -107,6 +141,7 @@ void Executor::recover() noexcept {
   in_any_case([&] { p_.host.recover(); });
   in_any_case([&] { p_.device.recover(); });
   image_ = nullptr;
+  capturing_ = false;
   std::fill(resident_at_.begin(), resident_at_.end(), VramLayout::none);
   p_.cache->clear({});
   cache_offset_ = VramLayout::none;
@@ -124,12 +159,70 @@ void Executor::run_block(std::span<BlockRow const> rows, float* logits) {
   fill_inputs(rows);
   side_ = &p_.host;
   if (image_->uses_device) upload_inputs();
-  walk();
+  is_capturable(std::int32_t(rows.size()), outputs_total_) ? run_captured() : walk();
   p_.host.synchronize();
   if (!image_->uses_device) return;
   p_.device.synchronize();
+  settle();
+}
+
+/// Waits for all copies, after which nobody needs to wait for those of activate().
+void Executor::settle() {
   p_.copy.wait(p_.copy.last());
+  if (std::exchange(settled_, true)) return;
   std::ranges::fill(resident_ready_, Ticket{});
+  routed_.settled();
+}
+
+bool Executor::is_capturable(std::int32_t n_rows, std::int32_t n_outputs) const {
+  if (image_ == nullptr || !only_device_) return false;
+  RowLimits const limits = image_->limits;
+  return p_.trace == nullptr && n_rows == n_outputs && n_rows > 0 && n_rows <= p_.capture_rows &&
+         n_rows <= p_.device.kernels().fused_rows && n_rows <= std::min({limits.chunk, limits.block, max_outputs_per_run}) &&
+         p_.device.can_capture();
+}
+
+GraphRef Executor::find_graph(std::int32_t n_rows) const {
+  auto const it = std::ranges::find_if(graphs_, [&](Graph const& g) { return g.image == image_ && g.n_rows == n_rows; });
+  return it == graphs_.end() ? nullptr : it->graph;
+}
+
+bool Executor::capture(std::int32_t n_rows) {
+  if (!is_capturable(n_rows, n_rows)) return false;
+  if (find_graph(n_rows) != nullptr) return true;
+  std::vector<BlockRow> const rows(static_cast<std::size_t>(n_rows));
+  rows_ = rows;
+  outputs_total_ = n_rows;
+  side_ = &p_.host;
+  settle();
+  capture_walk();
+  rows_ = {};
+  return true;
+}
+
+/// The walk of the current plan for as many rows as rows_ has, as a graph; nothing of it is run.
+GraphRef Executor::capture_walk() {
+  p_.device.begin_capture();
+  capturing_ = true;
+  try {
+    walk();
+    graphs_.push_back({image_, std::int32_t(rows_.size()), p_.device.end_capture()});
+  } catch (...) {
+    capturing_ = false;
+    p_.device.abandon_capture();
+    throw;
+  }
+  capturing_ = false;
+  return graphs_.back().graph;
+}
+
+void Executor::run_captured() {
+  check_cancelled(0);
+  if (!settled_) settle();
+  GraphRef const known = find_graph(outputs_total_);
+  p_.device.launch_graph(known != nullptr ? known : capture_walk());
+  side_ = &p_.device;
+  download_logits(0, outputs_total_);
 }
 
 void Executor::copy_ahead() {
@@ -154,16 +247,10 @@ void Executor::fill_inputs(std::span<BlockRow const> rows) {
   }
 }
 
+/// One piece of the same bytes for each step of a plan.
 void Executor::upload_inputs() {
   ActivationLayout const& l = image_->activations;
-  copy_pieces_.clear();
-  auto const add = [&](std::size_t offset, std::size_t bytes) {
-    if (bytes > 0) copy_pieces_.push_back({base_of(true) + offset, base_of(false) + offset, bytes});
-  };
-  add(l.positions, rows_.size() * sizeof(std::int32_t));
-  add(l.kv_rows, rows_.size() * sizeof(KvRow));
-  add(l.outputs, std::size_t(outputs_total_) * sizeof(std::int32_t));
-  p_.copy.submit(copy_pieces_, {});
+  p_.copy.submit({base_of(true) + l.inputs, base_of(false) + l.inputs, l.inputs_bytes}, Ticket{});
   p_.device.wait_for(p_.copy.last());
 }
 
@@ -238,20 +325,24 @@ void Executor::do_hop(Action const& a) {
 
 void Executor::do_run(Action const& a) {
   if (a.shard == running_ || skips(a.shard)) return;  // further rows of a shard that goes by rows: its step has come by here already
-  if (p_.cancelled != nullptr && p_.cancelled->load(std::memory_order_relaxed))
-    throw Error(Errc::cancelled, concat("cancelled at layer ", shard(a.shard).layer));
+  check_cancelled(shard(a.shard).layer);
   Step const step{shard(a.shard).layer, a.shard};
   running_ = a.shard;
   Shard const& s = shard(a.shard);
   reached_ = a.rows == Range{} ? s.n_rows : a.rows.end;
-  side_ = a.device == host_device ? &p_.host : &p_.device;
+  side_ = a.device == host_device && !(s.kind == ShardKind::embedding && device_embeds_) ? &p_.host : &p_.device;
   kernels_ = &side_->kernels();
   queue_ = side_->queue();
-  Ticket const begin = side_->record();
+  Ticket const begin = mark();
   s.kind == ShardKind::output ? run_output(step) : run_chunks(step);
   if (reached_ < s.n_rows) advance_to(s, s.n_rows - 1);
-  trace({a.kind, a.device, a.shard, {}, {0, std::int32_t(rows_.size())}, 0, 0}, on_device() ? TraceLane::device : TraceLane::host, begin,
-        side_->record());
+  trace({a.kind, side_->device(), a.shard, {}, {0, std::int32_t(rows_.size())}, 0, 0}, on_device() ? TraceLane::device : TraceLane::host,
+        begin, mark());
+}
+
+void Executor::check_cancelled(std::int32_t layer) const {
+  if (p_.cancelled != nullptr && p_.cancelled->load(std::memory_order_relaxed))
+    throw Error(Errc::cancelled, concat("cancelled at layer ", layer));
 }
 
 void Executor::set_rows(std::int32_t begin, std::int32_t n) {
@@ -285,15 +376,18 @@ void Executor::run_output(Step step) {
     set_rows(0, std::int32_t(rows_.size()));
     n_outputs_ = std::min(per_run, outputs_total_ - first);
     outputs_ = buffer<std::int32_t>(d, l.outputs) + first;
-    float* const out = logits_out_ + std::size_t(first) * vocab;
-    logits_ = d ? buffer<float>(true, l.logits) : out;
+    logits_ = d ? buffer<float>(true, l.logits) : logits_out_ + std::size_t(first) * vocab;
     model_.run(step, *this);
-    if (!d) continue;
-    p_.copy.submit(
-        {reinterpret_cast<std::byte*>(out), reinterpret_cast<std::byte const*>(logits_), std::size_t(n_outputs_) * vocab * sizeof(float)},
-        side_->record());
-    p_.device.wait_for(p_.copy.last());
+    if (d && !capturing_) download_logits(first, n_outputs_);
   }
+}
+
+void Executor::download_logits(std::int32_t first, std::int32_t n) {
+  std::size_t const vocab = std::size_t(p_.config->vocab_size);
+  p_.copy.submit({reinterpret_cast<std::byte*>(logits_out_ + std::size_t(first) * vocab),
+                  buffer<std::byte>(true, image_->activations.logits), std::size_t(n) * vocab * sizeof(float)},
+                 p_.device.record());
+  p_.device.wait_for(p_.copy.last());
 }
 
 /// Goes on in the schedule until `row` of the running shard may be used: its earlier rows are released, later ones copied.
@@ -308,162 +402,11 @@ void Executor::advance_to(Shard const& s, std::int32_t row) {
   }
 }
 
-/// Where row `row` of the running shard lies in VRAM, and up to which row (`end`) it goes on there; the device waits for it.
-std::byte const* Executor::device_rows(Weight const& w, std::int32_t row, std::int32_t& end) {
-  Shard const& s = shard(w.shard);
-  std::size_t const offset = w.offset + std::size_t(row - w.first_row) * w.row_bytes();
-  if (std::size_t const at = image_->vram.resident[std::size_t(w.shard)]; at != VramLayout::none) {
-    p_.device.wait_for(resident_ready_[std::size_t(w.shard)]);
-    end = w.first_row + w.rows;
-    return p_.vram + at + offset;
-  }
-  if (row >= reached_) advance_to(s, row);
-  auto const it =
-      std::ranges::find_if(pieces_, [&](Piece const& p) { return p.shard == w.shard && p.rows.begin <= row && row < p.rows.end; });
-  if (it == pieces_.end())
-    throw Error(Errc::precondition, concat("row ", row, " of a streamed shard of layer ", s.layer, " is not in the ring when it is used"));
-  p_.device.wait_for(ring_.consumer_wait(it->handle));
-  end = std::min({w.first_row + w.rows, it->rows.end, reached_});
-  return it->data + (offset - it->origin);
-}
-
-float const* Executor::vector(WeightId id) {
-  Weight const& w = p_.table.weight(id);
-  if (!on_device()) return reinterpret_cast<float const*>(w.data);
-  bool const by_rows = image_->vram.resident[std::size_t(w.shard)] == VramLayout::none && reached_ < shard(w.shard).n_rows;
-  bool const partly_gone =
-      !by_rows && image_->vram.resident[std::size_t(w.shard)] == VramLayout::none && std::ranges::none_of(pieces_, [&](Piece const& p) {
-        return p.shard == w.shard && p.rows.begin <= w.first_row && w.first_row < p.rows.end;
-      });
-  if (by_rows || partly_gone) {
-    // The model may still need it when its piece has been overwritten: it goes to scratch by itself.
-    void* const copy = scratch_.take(w.bytes());
-    p_.copy.submit({static_cast<std::byte*>(copy), w.data, w.bytes()}, p_.device.record());
-    p_.device.wait_for(p_.copy.last());
-    return static_cast<float const*>(copy);
-  }
-  std::int32_t end = 0;
-  return reinterpret_cast<float const*>(device_rows(w, w.first_row, end));
-}
-
-/// The whole product where the host has its weights.
-MatmulArgs Executor::host_product(WeightId id, Activations& x, float* y, float const* bias) {
-  Weight const& w = p_.table.weight(id);
-  return {w.data, in_type_for(w.dtype, x, *kernels_), bias, y, x.n_rows, w.rows, w.cols, w.rows};
-}
-
-void Executor::matmul(WeightId id, Activations& x, float* y, float const* bias) {
-  Weight const& w = p_.table.weight(id);
-  MatmulArgs args = host_product(id, x, y, bias);
-  auto const kernel = kernels_->matmul[std::uint32_t(w.dtype)];
-  if (!on_device()) return tiered::launch(kernel, args, queue_);
-  for (std::int32_t row = w.first_row; row < w.first_row + w.rows;) {
-    std::int32_t end = 0;
-    args.w = device_rows(w, row, end);
-    args.rows = end - row;
-    args.bias = bias == nullptr ? nullptr : bias + (row - w.first_row);
-    args.y = y + (row - w.first_row);
-    tiered::launch(kernel, args, queue_);
-    row = end;
-  }
-}
-
-void Executor::matmul_set(std::span<ProductRequest const> products, Activations& x) {
-  if (on_device() || kernels_->matmul_set == nullptr || products.size() > MatmulSetArgs::max_parts)
-    return ExecContext::matmul_set(products, x);
-  MatmulSetArgs args;
-  for (ProductRequest const& p : products) {
-    args.types[args.n_parts] = p_.table.weight(p.weight).dtype;
-    args.parts[args.n_parts++] = host_product(p.weight, x, p.y, p.bias);
-  }
-  tiered::launch(kernels_->matmul_set, args, queue_);
-}
-
-void Executor::gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) {
-  if (on_device() || kernels_->gated_matmul == nullptr) return ExecContext::gated_matmul(gate, up, x, y, spare, activation);
-  MatmulArgs const gate_args = host_product(gate, x, y, nullptr), up_args = host_product(up, x, spare, nullptr);
-  tiered::launch(kernels_->gated_matmul,
-                 GatedMatmulArgs{gate_args, up_args, p_.table.weight(gate).dtype, p_.table.weight(up).dtype, activation}, queue_);
-}
-
-void Executor::embed(WeightId table, float scale) {
-  Weight const& w = p_.table.weight(table);
-  if (on_device()) throw Error(Errc::precondition, "embeddings are looked up by the host");
-  tiered::launch(kernels_->embed[std::uint32_t(w.dtype)], EmbedArgs{w.data, tokens_, hidden_, n_rows_, w.cols, scale}, queue_);
-}
-
-void Executor::attend(AttendRequest const& r) {
-  bool const here = on_device(), there = p_.kv->in_vram(r.layer);
-  AttentionConfig const& c = *r.config;
-  std::size_t const n = std::size_t(n_rows_), q_bytes = n * std::size_t(c.n_heads) * std::size_t(c.head_dim) * sizeof(float),
-                    kv_bytes = n * std::size_t(c.n_kv_heads) * std::size_t(c.head_dim) * sizeof(float);
-  std::uint32_t const kv_type = std::uint32_t(p_.kv->type());
-  Side const& kv_side = there ? p_.device : p_.host;
-  // Scratch on the KV's device: nothing of a step is alive there while another device runs the step.
-  Scratch other(base_of(there) + image_->activations.step, image_->activations.step_bytes);
-  Scratch& scratch = here == there ? scratch_ : other;
-  float const *q = r.q, *k = r.k, *v = r.v;
-  float* out = r.out;
-  if (here != there) {
-    auto *const q2 = static_cast<std::byte*>(other.take(q_bytes)), *const k2 = static_cast<std::byte*>(other.take(kv_bytes)),
-                *const v2 = static_cast<std::byte*>(other.take(kv_bytes));
-    out = static_cast<float*>(other.take(q_bytes));
-    CopyPiece const pieces[] = {{q2, reinterpret_cast<std::byte const*>(q), q_bytes},
-                                {k2, reinterpret_cast<std::byte const*>(k), kv_bytes},
-                                {v2, reinterpret_cast<std::byte const*>(v), kv_bytes}};
-    Ticket const ready = side_->record();
-    p_.copy.submit(pieces, {&ready, 1});
-    kv_side.wait_for(p_.copy.last());
-    q = reinterpret_cast<float const*>(q2), k = reinterpret_cast<float const*>(k2), v = reinterpret_cast<float const*>(v2);
-  }
-  KvRow const* const rows = buffer<KvRow>(there, image_->activations.kv_rows) + chunk_begin_;
-  KvTable const* const tables = kv_tables(r.layer, there);
-  tiered::launch(kv_side.kernels().kv_write[kv_type], KvWriteArgs{k, v, rows, tables, n_rows_, c.n_kv_heads, c.head_dim, kv_page_tokens},
-                 kv_side.queue());
-  AttentionArgs args{q,        rows,      tables,       out,        nullptr,        nullptr,
-                     n_rows_,  c.n_heads, c.n_kv_heads, c.head_dim, kv_page_tokens, chunk_max_position_,
-                     c.window, c.scale};
-  args.workspace = static_cast<std::byte*>(scratch.take(attention_workspace_bytes(n_rows_, c.n_heads, c.head_dim, chunk_max_position_)));
-  tiered::launch(kv_side.kernels().attention[kv_type], args, kv_side.queue());
-  if (here == there) return;
-  p_.copy.submit({reinterpret_cast<std::byte*>(r.out), reinterpret_cast<std::byte const*>(out), q_bytes}, kv_side.record());
-  side_->wait_for(p_.copy.last());
-}
-
-void Executor::experts(ExpertsRequest const& r) {
-  std::int32_t const n_used = r.config->experts.n_experts_used;
-  routed_rows_ = {r.layer,
-                  std::int32_t(rows_.size()),
-                  r.config,
-                  r.activation,
-                  side_->device(),
-                  r.x,
-                  r.ids,
-                  r.weights,
-                  hidden_ - std::size_t(chunk_begin_) * std::size_t(p_.config->dim)};
-  if (std::size_t(n_rows_) == rows_.size()) return;
-  // Several chunks: gather them, so that an expert is read once for the whole block.
-  ActivationLayout const& l = image_->activations;
-  bool const d = on_device();
-  std::size_t const first = std::size_t(chunk_begin_), n = std::size_t(n_rows_), dim = std::size_t(p_.config->dim),
-                    used = std::size_t(n_used);
-  float *const x = buffer<float>(d, l.expert_x), *const weights = buffer<float>(d, l.expert_weights);
-  std::int32_t* const ids = buffer<std::int32_t>(d, l.expert_ids);
-  CopyPiece const pieces[] = {
-      {reinterpret_cast<std::byte*>(x + first * dim), reinterpret_cast<std::byte const*>(r.x), n * dim * sizeof(float)},
-      {reinterpret_cast<std::byte*>(weights + first * used), reinterpret_cast<std::byte const*>(r.weights), n * used * sizeof(float)},
-      {reinterpret_cast<std::byte*>(ids + first * used), reinterpret_cast<std::byte const*>(r.ids), n * used * sizeof(std::int32_t)}};
-  Ticket const ready = side_->record();
-  p_.copy.submit(pieces, {&ready, 1});
-  side_->wait_for(p_.copy.last());
-  routed_rows_.x = x, routed_rows_.weights = weights, routed_rows_.ids = ids;
-}
-
 void Executor::do_fetch_routed(Action const& a) {
-  Ticket const begin = side_->record();
+  Ticket const begin = mark();
   routed_.run(routed_rows_, first_expert_[std::size_t(routed_rows_.layer)], pass_);
   trace({a.kind, side_->device(), a.shard, {}, {0, std::int32_t(rows_.size())}, 0, 0}, on_device() ? TraceLane::device : TraceLane::host,
-        begin, side_->record());
+        begin, mark());
 }
 
 }  // namespace tiered

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tiered/core/error.hpp"
@@ -14,6 +15,49 @@
 
 namespace tiered {
 
+void RoutedExperts::prepare(std::span<ShardId const> first_experts) {
+  ActivationLayout const& l = *env_->layout;
+  std::size_t const n_layers = env_->config->layers.size();
+  places_.assign(n_layers, Place::mixed);
+  auto* const staged = at<ExpertGroup>(env_->host_base, l.expert_tables);
+  bool any = false;
+  for (std::size_t layer = 0; layer < n_layers; ++layer) {
+    LayerConfig const& config = env_->config->layers[layer];
+    if (config.feed_forward != FeedForwardKind::experts) continue;
+    std::int32_t const n_experts = config.experts.n_experts;
+    std::size_t const first = std::size_t(first_experts[layer]);
+    auto const placed = [&](auto const& is) {
+      return std::ranges::all_of(std::span(env_->plan->shards).subspan(first, std::size_t(n_experts)), is);
+    };
+    if (placed([](Placement const& p) { return !p.resident() && !p.cached; })) places_[layer] = Place::host;
+    if (env_->device_base == nullptr || !placed([](Placement const& p) { return p.resident(); })) continue;
+    places_[layer] = Place::device;
+    any = true;
+    for (std::int32_t e = 0; e < n_experts; ++e) {
+      std::size_t const s = first + std::size_t(e);
+      staged[layer * std::size_t(l.n_experts) + std::size_t(e)] =
+          group_at({e, 0, 0, ShardId(s)}, env_->vram + env_->vram_layout->resident[s]);
+    }
+  }
+  tables_ready_ = {};
+  if (!any) return;
+  // Copies end in the order of their submission: behind this one all residents are there, too.
+  std::size_t const bytes = n_layers * std::size_t(l.n_experts) * sizeof(ExpertGroup);
+  tables_ready_ = env_->copy->submit({env_->device_base + l.expert_tables, env_->host_base + l.expert_tables, bytes}, Ticket{});
+}
+
+bool RoutedExperts::at_once(std::int32_t layer, DeviceId home) const {
+  bool const on_device = home != host_device;
+  Side const& side = on_device ? env_->device : env_->host;
+  return side.kernels().routed_experts != nullptr && places_[std::size_t(layer)] == (on_device ? Place::device : Place::host);
+}
+
+bool RoutedExperts::norms(std::int32_t layer, std::int32_t n_rows, DeviceId home) const {
+  Side const& side = home != host_device ? env_->device : env_->host;
+  std::int32_t const used = env_->config->layers[std::size_t(layer)].experts.n_experts_used;
+  return n_rows <= side.kernels().fused_rows && n_rows * used <= env_->layout->slots_per_launch && at_once(layer, home);
+}
+
 void RoutedExperts::run(RoutedRows const& rows, ShardId first_expert, std::uint64_t step) {
   rows_ = &rows;
   first_expert_ = first_expert;
@@ -21,7 +65,8 @@ void RoutedExperts::run(RoutedRows const& rows, ShardId first_expert, std::uint6
   n_groups_ = n_slots_listed_ = 0;
   if (all_at_home()) {
     compute_at_home();
-    return combine();
+    if (!adds_itself()) combine();
+    return;
   }
   group_slots_by_expert(read_ids());
   decide();
@@ -33,33 +78,54 @@ void RoutedExperts::run(RoutedRows const& rows, ShardId first_expert, std::uint6
 }
 
 bool RoutedExperts::all_at_home() const {
-  if (home_is_device() || home().kernels().routed_experts == nullptr || n_slots() > std::size_t(env_->layout->slots_per_launch))
-    return false;
-  std::int32_t const n_experts = rows_->config->experts.n_experts;
-  for (std::int32_t e = 0; e < n_experts; ++e) {
-    Placement const& p = env_->plan->shards[std::size_t(first_expert_) + std::size_t(e)];
-    if (p.resident() || p.cached) return false;
+  // The host takes whole blocks expert by expert instead: it reads each expert's weights once then.
+  return at_once(rows_->layer, rows_->home) && (home_is_device() || n_slots() <= std::size_t(env_->layout->slots_per_launch));
+}
+
+ExpertGroup const* RoutedExperts::weights_at_home() {
+  std::size_t const layer = std::size_t(rows_->layer);
+  if (home_is_device()) {
+    if (Ticket const t = std::exchange(tables_ready_, {}); t.value != 0) home().wait_for(t);  // once: what comes later comes after
+    return at<ExpertGroup>(env_->device_base, env_->layout->expert_tables) + layer * std::size_t(env_->layout->n_experts);
   }
-  return true;
+  host_weights_.resize(env_->config->layers.size());
+  std::vector<ExpertGroup>& weights = host_weights_[layer];
+  for (std::int32_t e = std::int32_t(weights.size()); e < rows_->config->experts.n_experts; ++e)
+    weights.push_back(group_on_host({e, 0, 0, ShardId(std::uint32_t(first_expert_) + std::uint32_t(e))}));
+  return weights.data();
 }
 
 void RoutedExperts::compute_at_home() {
-  std::int32_t const n_experts = rows_->config->experts.n_experts;
-  host_weights_.resize(env_->config->layers.size());
-  std::vector<ExpertGroup>& weights = host_weights_[std::size_t(rows_->layer)];
-  for (std::int32_t e = std::int32_t(weights.size()); e < n_experts; ++e)
-    weights.push_back(group_on_host({e, 0, 0, ShardId(std::uint32_t(first_expert_) + std::uint32_t(e))}));
+  std::byte* const base = home_is_device() ? env_->device_base : env_->host_base;
+  bool const norm = rows_->norm.x != nullptr;
+  std::size_t const dim = std::size_t(env_->config->dim), used = std::size_t(n_used());
   RoutedExpertsArgs args;
-  args.experts = common_args(rows_->x, false);
-  args.experts.n_slots = std::int32_t(n_slots());
-  args.ids = rows_->ids;
-  args.weights = weights.data();
-  args.groups = at<ExpertGroup>(env_->host_base, env_->layout->expert_groups);
-  args.counts = at<std::int32_t>(env_->host_base, env_->layout->expert_counts);
-  args.slots = at<std::int32_t>(env_->host_base, env_->layout->expert_slots);
-  args.n_experts = n_experts;
+  args.weights = weights_at_home();
+  args.groups = at<ExpertGroup>(base, env_->layout->expert_groups);
+  args.counts = at<std::int32_t>(base, env_->layout->expert_counts);
+  args.slots = at<std::int32_t>(base, env_->layout->expert_slots);
+  args.n_experts = rows_->config->experts.n_experts;
   args.layer = rows_->layer;
-  tiered::launch(home().kernels().routed_experts, args, home().queue());
+  if (norm) {
+    args.norm = true;
+    args.norm_weight = rows_->norm.weight;
+    args.eps = rows_->norm.eps;
+  }
+  // Rows do not depend on each other: as many at once as the workspace is for.
+  std::int32_t const most = std::max(env_->layout->slots_per_launch / n_used(), 1);
+  for (std::int32_t begin = 0; begin < rows_->n_rows; begin += most) {
+    std::size_t const row = std::size_t(begin);
+    args.experts = common_args((norm ? rows_->norm.x : rows_->x) + row * dim, home_is_device());
+    args.experts.y += row * used * dim;
+    args.experts.n_tokens = std::min(most, rows_->n_rows - begin);
+    args.experts.n_slots = args.experts.n_tokens * n_used();
+    args.ids = rows_->ids + row * used;
+    if (adds_itself()) {
+      args.slot_weights = rows_->weights + row * used;
+      args.sum = rows_->hidden + row * dim;
+    }
+    tiered::launch(home().kernels().routed_experts, args, home().queue());
+  }
 }
 
 std::int32_t const* RoutedExperts::read_ids() {
@@ -175,7 +241,7 @@ void RoutedExperts::compute_in_vram() {
     std::byte const* base = nullptr;
     if (p.resident()) {
       base = env_->vram + env_->vram_layout->resident[std::size_t(e.shard)];
-      env_->device.wait_for(env_->resident_ready[std::size_t(e.shard)]);
+      if (Ticket const t = env_->resident_ready[std::size_t(e.shard)]; t.value != 0) env_->device.wait_for(t);
     } else {
       ExpertCache::Entry* const entry = hits_[next_hit++];
       base = env_->vram + env_->vram_layout->cache_offset + entry->offset;

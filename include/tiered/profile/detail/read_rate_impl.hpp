@@ -6,30 +6,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <vector>
 
+#include "tiered/profile/detail/read_bytes.hpp"
 #include "tiered/profile/read_rate.hpp"
 
 namespace tiered {
-namespace detail {
-
-/// Reads all of it. Few instructions a cache line matter: a core has as many lines on the way as fit between two of its ends (eight
-/// 8-byte loads a line reach half of what four of 16 bytes do).
-inline std::uint64_t fold_bytes(std::span<std::byte const> bytes) {
-  using Words = std::uint64_t __attribute__((vector_size(16)));
-  Words sums[4] = {};
-  for (std::size_t i = 0; i + sizeof sums <= bytes.size(); i += sizeof sums) {
-    Words line[4];
-    std::memcpy(line, bytes.data() + i, sizeof line);
-    for (int k = 0; k < 4; ++k) sums[k] ^= line[k];
-  }
-  Words const all = sums[0] ^ sums[1] ^ sums[2] ^ sums[3];
-  return all[0] ^ all[1];
-}
-
-}  // namespace detail
 
 double read_rate(Team& team, std::span<std::span<std::byte const> const> regions, double seconds) {
   constexpr std::size_t piece_bytes = std::size_t{1} << 18;
@@ -39,6 +22,7 @@ double read_rate(Team& team, std::span<std::span<std::byte const> const> regions
     for (std::size_t at = 0; at < r.size(); at += piece_bytes) pieces.push_back(r.subspan(at, std::min(piece_bytes, r.size() - at)));
   }
   if (pieces.empty()) return 0;
+  auto const read_piece = [read = detail::widest_reader()](std::span<std::byte const> piece) { return read(piece.data(), piece.size()); };
   std::atomic<std::uint64_t> sink{0};  // or nothing would be read at all
   std::size_t const per_loop = std::min(pieces.size(), std::size_t(team.size()) * 16);
   double best = 0;
@@ -52,7 +36,7 @@ double read_rate(Team& team, std::span<std::span<std::byte const> const> regions
       for (std::size_t i = 0; i < per_loop; ++i) bytes += pieces[(next + i) % pieces.size()].size();
       team.parallel_for(std::int64_t(per_loop), 1, [&](std::int64_t from, std::int64_t to) {
         for (std::int64_t i = from; i < to; ++i)
-          sink.fetch_xor(detail::fold_bytes(pieces[(next + std::size_t(i)) % pieces.size()]), std::memory_order_relaxed);
+          sink.fetch_xor(read_piece(pieces[(next + std::size_t(i)) % pieces.size()]), std::memory_order_relaxed);
       });
       next = (next + per_loop) % pieces.size();
       spent = std::chrono::duration<double>(now() - begin).count();

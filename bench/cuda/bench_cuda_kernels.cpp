@@ -1,0 +1,284 @@
+// CUDA kernels beside what the device was measured to do in the same run: bytes against its copy rate, operations against cuBLAS.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include "measure.hpp"
+#include "random_blocks.hpp"
+#include "tiered/kernels/format/format.hpp"
+
+namespace {
+
+using namespace bench;
+
+struct Limits {
+  double copy_bytes_per_s = 0, flop_per_s = 0;
+};
+
+struct Choice {
+  std::vector<std::string> ops, types;
+  std::string json;
+  bool wants(char const* op) const { return ops.empty() || std::find(ops.begin(), ops.end(), op) != ops.end(); }
+  bool wants(DType type) const { return types.empty() || std::find(types.begin(), types.end(), name(type)) != types.end(); }
+};
+
+/// What is measured, and where it is told.
+struct Bench {
+  Device& device;
+  Limits limits;
+  Choice choice;
+  std::string json;
+
+  /// `bound_s`: the least time by bytes or operations.
+  void tell(std::string const& what, double seconds, double bytes, double flop) {
+    double const bytes_s = bytes / limits.copy_bytes_per_s, flop_s = flop / limits.flop_per_s, bound_s = std::max(bytes_s, flop_s);
+    fmt::print("{:<56} {:>10.2f} us", what, seconds * 1e6);
+    if (bytes > 0) fmt::print(" {:>8.0f} GB/s", bytes / seconds / 1e9);
+    if (flop > 0) fmt::print(" {:>7.1f} TFLOP/s", flop / seconds / 1e12);
+    if (bound_s > 0) fmt::print("  {:>3.0f} % of {}", 100 * bound_s / seconds, bytes_s > flop_s ? "copy" : "cuBLAS");
+    fmt::print("\n");
+    std::fflush(stdout);
+    json += fmt::format("{{\"what\": \"{}\", \"us\": {:.3f}, \"bytes\": {:.0f}, \"flop\": {:.0f}, \"share\": {:.4f}}}\n", what,
+                        seconds * 1e6, bytes, flop, bound_s / seconds);
+  }
+};
+
+constexpr std::size_t cold_bytes = std::size_t{512} << 20;  ///< more than any cache, so that weights come from memory
+
+/// Few rows: one launch for each of as many matrices as are cold, in one graph.
+void bench_few(Bench& b, DType type, std::int32_t n_tokens, std::size_t matrix_bytes) {
+  std::int32_t const dim = 4096;
+  std::size_t const row = row_bytes(type, std::uint64_t(dim));
+  std::int32_t const rows = std::int32_t(std::max<std::size_t>(16, matrix_bytes / row / 16 * 16));
+  std::size_t const bytes = std::size_t(rows) * row, stride = (bytes + 255) / 256 * 256;
+  int const n = int(std::clamp<std::size_t>(cold_bytes / stride, 4, 200));
+  Vram<std::byte> w(random_blocks(type, stride * std::size_t(n)));
+  Vram<float> x(random_floats(std::size_t(n_tokens) * std::size_t(dim))), y(std::size_t(n_tokens) * std::size_t(rows));
+  FusedMatmulArgs args;
+  args.x = x.data();
+  args.norm = true;
+  args.eps = 1e-6f;
+  args.n_parts = 1;
+  args.n_tokens = n_tokens;
+  args.dim = dim;
+  double const s = b.device.graph_seconds(n, [&](int i) {
+    args.parts[0] = {w.data() + std::size_t(i) * stride, nullptr, y.data(), rows, rows, type};
+    b.device.launch(b.device.table().fused_matmul, args);
+  });
+  double const least = double(bytes) / (0.85 * b.limits.copy_bytes_per_s) + 3e-6;
+  b.tell(fmt::format("fused_matmul {} {} x {} x {} ({:.0f} % of target)", name(type), n_tokens, rows, dim, 100 * least / s), s,
+         double(bytes), n_tokens >= 16 ? 2.0 * n_tokens * rows * dim : 0);
+}
+
+void bench_many(Bench& b, DType type, std::int32_t n_tokens, std::int32_t rows, std::int32_t dim) {
+  std::size_t const bytes = std::size_t(rows) * row_bytes(type, std::uint64_t(dim)), stride = (bytes + 255) / 256 * 256;
+  int const n = int(std::clamp<std::size_t>(cold_bytes / stride, 2, 8));
+  Vram<std::byte> w(random_blocks(type, stride * std::size_t(n)));
+  Vram<float> x(random_floats(std::size_t(n_tokens) * std::size_t(dim))), y(std::size_t(n_tokens) * std::size_t(rows));
+  DType const form = b.device.table().activation[std::uint32_t(type)];
+  Vram<std::byte> converted(activation_bytes(form, std::uint64_t(n_tokens), std::uint64_t(dim)));
+  if (form != DType::f32)
+    b.device.launch(b.device.table().convert[activation_form(form)], QuantizeArgs{x.data(), converted.data(), n_tokens, dim});
+  double const s = b.device.seconds(n, [&](int i) {
+    MatmulArgs const args{w.data() + std::size_t(i) * stride,
+                          form == DType::f32 ? static_cast<void*>(x.data()) : converted.data(),
+                          nullptr,
+                          y.data(),
+                          n_tokens,
+                          rows,
+                          dim,
+                          rows};
+    b.device.launch(b.device.table().matmul[std::uint32_t(type)], args);
+  });
+  b.tell(fmt::format("matmul {} {} x {} x {}", name(type), n_tokens, rows, dim), s, double(bytes), 2.0 * n_tokens * rows * dim);
+}
+
+/// A layer of routed experts as qwen3-30b-a3b has them: 128 experts of 768, 8 for each token, of 2048.
+void bench_experts(Bench& b, DType type, std::int32_t n_tokens) {
+  std::int32_t const n_experts = 128, n_used = 8, dim = 2048, hidden = 768;
+  std::size_t const up_bytes = std::size_t(hidden) * row_bytes(type, std::uint64_t(dim)),
+                    down_bytes = std::size_t(dim) * row_bytes(type, std::uint64_t(hidden)), expert = 2 * up_bytes + down_bytes;
+  int const n_layers = 3;  // more than the caches hold
+  Vram<std::byte> w(random_blocks(type, expert * std::size_t(n_experts * n_layers)));
+  std::vector<ExpertGroup> groups;
+  for (int i = 0; i < n_experts * n_layers; ++i) {
+    std::byte const* const at = w.data() + std::size_t(i) * expert;
+    groups.push_back({at, at + up_bytes, at + 2 * up_bytes, 0, 0});
+  }
+  SplitMix64 random(5);
+  std::vector<std::int32_t> ids;
+  for (std::int32_t t = 0; t < n_tokens; ++t) {
+    std::vector<bool> taken(std::size_t(n_experts), false);
+    for (int j = 0; j < n_used;) {
+      std::size_t const e = random.next() % std::size_t(n_experts);
+      if (!taken[e]) taken[e] = true, ++j;
+    }
+    for (std::int32_t e = 0; e < n_experts; ++e)
+      if (taken[std::size_t(e)]) ids.push_back(e);
+  }
+  std::int32_t const n_slots = n_tokens * n_used;
+  Vram<ExpertGroup> weights(groups), room(std::size_t(n_experts) + std::size_t(n_slots));
+  Vram<std::int32_t> device_ids(ids), slots{std::size_t(n_slots)}, counts(std::size_t(n_experts) + 1);
+  Vram<float> x(random_floats(std::size_t(n_tokens) * dim)), y(std::size_t(n_slots) * dim), sum(random_floats(std::size_t(n_tokens) * dim)),
+      slot_weights(random_floats(std::size_t(n_slots)));
+  Vram<std::byte> workspace(experts_workspace_bytes(n_tokens, n_slots, dim, hidden));
+  RoutedExpertsArgs args;
+  args.experts = {x.data(), y.data(), nullptr, nullptr, workspace.data(), 0, n_tokens, n_used, dim, hidden,
+                  n_slots,  type,     type,    type,    Activation::silu};
+  args.ids = device_ids.data();
+  args.groups = room.data();
+  args.slots = slots.data();
+  args.counts = counts.data();
+  args.n_experts = n_experts;
+  args.slot_weights = slot_weights.data();
+  args.sum = sum.data();
+  args.norm = n_tokens <= b.device.table().fused_rows;
+  args.eps = 1e-6f;
+  double const s = b.device.graph_seconds(6, [&](int i) {
+    args.weights = weights.data() + (i % n_layers) * n_experts;
+    b.device.launch(b.device.table().routed_experts, args);
+  });
+  double touched = n_experts;
+  if (n_slots < 16 * n_experts) {
+    std::sort(ids.begin(), ids.end());
+    touched = double(std::unique(ids.begin(), ids.end()) - ids.begin());
+  }
+  b.tell(fmt::format("routed_experts {} {} tokens", name(type), n_tokens), s, touched * double(expert), 6.0 * n_slots * dim * hidden);
+}
+
+/// Keys and values of one sequence, and rows at its end.
+void bench_attention(Bench& b, DType type, std::int32_t n_rows, std::int32_t context, std::int32_t n_heads, std::int32_t n_kv_heads,
+                     std::int32_t head_dim) {
+  std::int32_t const page = attention_span, n_pages = (context + page - 1) / page;
+  std::size_t const page_bytes = std::size_t(n_kv_heads) * std::size_t(page) * kv_row_bytes(type, head_dim);
+  int const n_layers = n_rows > 16 ? 1 : int(std::clamp<std::size_t>(cold_bytes / (2 * page_bytes * std::size_t(n_pages)), 1, 64));
+  Vram<std::byte> kv(random_blocks(type, 2 * page_bytes * std::size_t(n_pages * n_layers)));
+  std::vector<std::byte*> lists;
+  for (int i = 0; i < 2 * n_pages * n_layers; ++i) lists.push_back(kv.data() + std::size_t(i) * page_bytes);
+  Vram<std::byte*> pages(lists);
+  std::vector<KvTable> tables;
+  for (int l = 0; l < n_layers; ++l) tables.push_back({pages.data() + 2 * l * n_pages, pages.data() + (2 * l + 1) * n_pages});
+  Vram<KvTable> device_tables(tables);
+  std::vector<KvRow> rows;
+  for (std::int32_t t = 0; t < n_rows; ++t) rows.push_back({0, context - n_rows + t});
+  Vram<KvRow> device_rows(rows);
+  Vram<float> q(random_floats(std::size_t(n_rows) * std::size_t(n_heads * head_dim))), out(q.size());
+  Vram<std::byte> workspace(attention_workspace_bytes(n_rows, n_heads, head_dim, context - 1) + 256);
+  AttentionArgs args;
+  args.q = q.data();
+  args.rows = device_rows.data();
+  args.out = out.data();
+  args.workspace = workspace.data();
+  args.n_tokens = n_rows;
+  args.n_heads = n_heads;
+  args.n_kv_heads = n_kv_heads;
+  args.head_dim = head_dim;
+  args.page_tokens = page;
+  args.max_position = context - 1;
+  args.scale = 0.02f;
+  double const s = b.device.graph_seconds(std::max(n_layers, 2), [&](int i) {
+    args.tables = device_tables.data() + i % n_layers;
+    b.device.launch(b.device.table().attention[std::uint32_t(type)], args);
+  });
+  double pairs = 0;
+  for (KvRow const& r : rows) pairs += r.position + 1;
+  double const bytes = 2.0 * context * n_kv_heads * double(kv_row_bytes(type, head_dim));
+  b.tell(fmt::format("attention {} {} rows at {} ({}/{} heads of {})", name(type), n_rows, context, n_heads, n_kv_heads, head_dim), s,
+         bytes, n_rows > 16 ? 4.0 * pairs * n_heads * head_dim : 0);
+}
+
+/// Ops whose time is that of a launch.
+void bench_small(Bench& b, std::int32_t n_tokens) {
+  std::int32_t const dim = 2048, n_experts = 128, n_used = 8, n_heads = 32, n_kv_heads = 4, head_dim = 128, vocab = 151936;
+  KernelTable const& k = b.device.table();
+  std::size_t const n = std::size_t(n_tokens);
+  Vram<float> x(random_floats(n * dim)), y(n * dim), scores(random_floats(n * std::size_t(n_experts))), weights(n * n_used),
+      q(random_floats(n * std::size_t(n_heads * head_dim))), logits(random_floats(std::size_t(std::min(n_tokens, 16)) * vocab)),
+      freq(random_floats(std::size_t(head_dim / 2)));
+  Vram<std::int32_t> ids(n * n_used), positions(std::vector<std::int32_t>(n, 77)), best(n);
+  Vram<std::byte> form(activation_bytes(DType::act_f16_rows, n, std::uint64_t(dim)));
+  auto const run = [&](char const* op, auto kernel, auto const& args, double bytes) {
+    double const s = b.device.graph_seconds(50, [&](int) { b.device.launch(kernel, args); });
+    b.tell(fmt::format("{} {} tokens", op, n_tokens), s, bytes, 0);
+  };
+  double const row_bytes_all = double(n) * dim * 4;
+  run("rms_norm", k.rms_norm, RmsNormArgs{x.data(), nullptr, y.data(), n_tokens, dim, 1e-6f}, 2 * row_bytes_all);
+  run("convert act_f16_rows", k.convert[activation_form(DType::act_f16_rows)], QuantizeArgs{x.data(), form.data(), n_tokens, dim},
+      1.5 * row_bytes_all);
+  run("add", k.add, AddArgs{x.data(), y.data(), std::int64_t(n) * dim}, 3 * row_bytes_all);
+  run("route", k.route,
+      RouteArgs{scores.data(), nullptr, ids.data(), weights.data(), n_tokens, n_experts, n_used, Gating::softmax, true, 1},
+      double(n) * n_experts * 4);
+  RopeArgs rope{q.data(), positions.data(), freq.data(), n_tokens, n_heads, head_dim, head_dim, RopeKind::halves, 1};
+  run("rope", k.rope, rope, double(n) * n_heads * head_dim * 8);
+  if (n_tokens <= 16) run("argmax", k.argmax, ArgmaxArgs{logits.data(), best.data(), n_tokens, vocab}, double(n) * vocab * 4);
+  (void)n_kv_heads;
+}
+
+void run(Choice const& choice) {
+  Device device;
+  Bench b{device, {device.copy_rate(), device.matrix_rate()}, choice, {}};
+  fmt::print("{}: copies {:.0f} GB/s (read and written), cuBLAS {:.0f} TFLOP/s (bf16, 8192 cubed)\n", device.name(),
+             b.limits.copy_bytes_per_s / 1e9, b.limits.flop_per_s / 1e12);
+  std::vector<DType> types;
+  for_each_format([&](auto format) {
+    if (choice.wants(decltype(format)::dtype)) types.push_back(decltype(format)::dtype);
+  });
+  if (choice.wants("small")) {
+    for (std::int32_t const n : {1, 1024}) bench_small(b, n);
+  }
+  if (choice.wants("few")) {
+    for (DType const type : types) {
+      for (std::size_t const mib : {1, 4, 16, 64, 256}) bench_few(b, type, 1, mib << 20);
+      for (std::int32_t const n : {4, 16}) bench_few(b, type, n, std::size_t{64} << 20);
+    }
+  }
+  if (choice.wants("experts")) {
+    for (DType const type : types) {
+      if (type == DType::f32) continue;
+      for (std::int32_t const n : {1, 4, 64, 1024, 4096}) bench_experts(b, type, n);
+    }
+  }
+  if (choice.wants("many")) {
+    for (DType const type : types) {
+      if (type == DType::f32) bench_many(b, type, 1024, 128, 2048);
+      for (std::int32_t const n : {32, 128, 512, 2048}) bench_many(b, type, n, 4096, 4096);
+      bench_many(b, type, 1024, 14336, 4096);
+    }
+  }
+  if (choice.wants("attention")) {
+    for (DType const type : {DType::f16, DType::q8_0}) {
+      for (std::int32_t const context : {256, 1024, 4096, 16384, 65536}) bench_attention(b, type, 1, context, 32, 4, 128);
+      bench_attention(b, type, 1, 16384, 32, 8, 64);
+      for (std::int32_t const context : {1024, 4096, 16384}) bench_attention(b, type, std::min(context, 2048), context, 32, 4, 128);
+    }
+    bench_attention(b, DType::f16, 2048, 16384, 32, 32, 64);
+    bench_attention(b, DType::f16, 2048, 16384, 16, 4, 256);
+  }
+  if (!choice.json.empty()) std::ofstream(choice.json) << b.json;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Choice choice;
+  CLI::App app("CUDA kernels beside what the device was measured to do");
+  app.add_option("--op", choice.ops, "small, few, experts, many, attention; default: all");
+  app.add_option("--type", choice.types, "weight formats, as in q4_0; default: all");
+  app.add_option("--json", choice.json, "write one line per figure to this file");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(choice);
+  } catch (std::exception const& e) {
+    fmt::print(stderr, "bench_cuda_kernels: {}\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,96 @@
+/// Causal attention over paged keys and values: which kernel takes what. [device-visible]
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <type_traits>
+
+#include "tiered/kernels/cuda/attention_few.cuh"
+#include "tiered/kernels/cuda/attention_many.cuh"
+#include "tiered/kernels/cuda/attention_plain.cuh"
+
+namespace tiered::cuda {
+namespace detail {
+
+/// Allows a kernel `bytes` of dynamic shared memory, once for each device. 0 or a cudaError_t.
+template <class Kernel>
+int allow_shared(Kernel kernel, int bytes, std::atomic<std::uint64_t>& devices) {
+  int device = 0;
+  if (cudaError_t const status = cudaGetDevice(&device); status != cudaSuccess) return int(status);
+  std::uint64_t const bit = device < 64 ? std::uint64_t{1} << device : 0;
+  if ((devices.load(std::memory_order_relaxed) & bit) != 0) return 0;
+  cudaError_t const status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status == cudaSuccess) devices.fetch_or(bit, std::memory_order_relaxed);
+  return int(status);
+}
+
+template <class KV, int head_dim>
+int attention_few(AttentionArgs const& a, std::int32_t blocks, std::int32_t n_splits, CudaQueue const& queue) {
+  static std::atomic<std::uint64_t> allowed{0};
+  constexpr int bytes = FewMemory<KV, head_dim>::total_bytes;
+  auto const kernel = attention_few_kernel<KV, head_dim>;
+  if (int const status = allow_shared(kernel, bytes, allowed); status != 0) return status;
+  dim3 const grid(unsigned(blocks), unsigned(n_splits), unsigned(a.n_tokens));
+  return launch_kernel(kernel, grid, dim3(FewShape<head_dim>::n_threads), bytes, queue, a, n_splits);
+}
+
+template <class KV, int head_dim>
+int attention_many(AttentionArgs const& a, CudaQueue const& queue) {
+  static std::atomic<std::uint64_t> allowed{0};
+  constexpr int bytes = ManyMemory<KV, head_dim>::total_bytes;
+  auto const kernel = attention_many_kernel<KV, head_dim>;
+  if (int const status = allow_shared(kernel, bytes, allowed); status != 0) return status;
+  dim3 const grid(unsigned(a.n_heads), unsigned(ceil_div(a.n_tokens, ManyShape<head_dim>::rows)));
+  return launch_kernel(kernel, grid, dim3(ManyShape<head_dim>::n_threads), bytes, queue, a);
+}
+
+/// Calls function(std::integral_constant<int, head_dim>) where there are kernels for that.
+template <class Function>
+int with_head_dim(std::int32_t head_dim, Function function) {
+  switch (head_dim) {
+    case 64: return function(std::integral_constant<int, 64>{});
+    case 80: return function(std::integral_constant<int, 80>{});
+    case 96: return function(std::integral_constant<int, 96>{});
+    case 128: return function(std::integral_constant<int, 128>{});
+    case 256: return function(std::integral_constant<int, 256>{});
+  }
+  return int(cudaErrorInvalidValue);
+}
+
+/// f32 keys and values are for who wants them exact; tensor cores would round them.
+template <class KV>
+bool is_tiled(AttentionArgs const& a, CudaQueue const& queue) {
+  return !std::is_same_v<KV, F32> && queue.capability >= 80 && is_tiled_head(a.head_dim) && a.page_tokens % split_tile == 0 &&
+         a.n_heads % a.n_kv_heads == 0;
+}
+
+}  // namespace detail
+
+/// AttentionArgs; KV: F16, Q8_0 or F32. head_dim <= largest_head. A row's result depends on its own position and KV, and, for few rows,
+/// on how many rows the call has and its max_position, which decide how contexts are cut; not on other rows. Many rows: queries times scale
+/// and the weights of values are rounded to binary16, sums are f32; a value that overflowed binary16 in the cache spoils rows of its call
+/// that are up to a tile before it.
+/// Returns   0 or a cudaError_t.
+template <class KV>
+int attention(AttentionArgs const& a, Queue queue) {
+  if (a.n_tokens == 0) return 0;
+  if (a.head_dim > largest_head) return int(cudaErrorInvalidValue);
+  CudaQueue const& q = native(queue);
+  bool const tiled = detail::is_tiled<KV>(a, q);
+  std::int32_t const blocks = tiled ? a.n_kv_heads * ceil_div(a.n_heads / a.n_kv_heads, few_heads) : a.n_heads;
+  std::int32_t const n_splits = attention_splits(a, blocks * a.n_tokens, q.n_multiprocessors);
+  int status = 0;
+  if (!tiled) {
+    status = attention_plain<KV>(a, n_splits, q);
+  } else if constexpr (!std::is_same_v<KV, F32>) {
+    status = detail::with_head_dim(a.head_dim, [&](auto head_dim) {
+      if (a.n_tokens <= attention_few_rows) return detail::attention_few<KV, head_dim()>(a, blocks, n_splits, q);
+      return detail::attention_many<KV, head_dim()>(a, q);
+    });
+  }
+  if (status != 0 || n_splits == 1) return status;
+  dim3 const grid(unsigned(a.n_heads), unsigned(a.n_tokens));
+  return launch_kernel(detail::attention_merge_splits_kernel, grid, dim3(detail::merge_warps * warp_size), 0, q, a, n_splits);
+}
+
+}  // namespace tiered::cuda

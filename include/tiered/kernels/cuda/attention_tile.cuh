@@ -1,0 +1,158 @@
+/// Tiles of keys and values in shared memory as binary16, whatever the cache holds, and what products are made of. [device-visible]
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "tiered/kernels/args.hpp"
+#include "tiered/kernels/cuda/attention_parts.cuh"
+#include "tiered/kernels/cuda/mma.cuh"
+#include "tiered/kernels/format/format.hpp"
+
+namespace tiered::cuda {
+namespace detail {
+
+/// 2^x; flushes subnormals.
+__device__ __forceinline__ float power_of_2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// The two halves of a register.
+__device__ __forceinline__ float low_f16(std::uint32_t pair) {
+  float value;
+  asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a;}" : "=f"(value) : "r"(pair));
+  return value;
+}
+__device__ __forceinline__ float high_f16(std::uint32_t pair) {
+  float value;
+  asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, b;}" : "=f"(value) : "r"(pair));
+  return value;
+}
+
+/// What rounding to binary16 took from two floats, itself rounded.
+__device__ __forceinline__ std::uint32_t rest_f16(float first, float second, std::uint32_t rounded) {
+  return pack_f16(first - low_f16(rounded), second - high_f16(rounded));
+}
+
+/// Four signed bytes to binary16, each times the factor of which `scale` holds two: rounded once.
+__device__ __forceinline__ uint2 scaled_bytes(std::uint32_t bytes, std::uint32_t scale) {
+  std::uint32_t const shifted = bytes ^ 0x80808080u;  // + 128; behind 0x64 it is the binary16 of 1024 + that
+  uint2 pairs{__byte_perm(shifted, 0x64646464u, 0x4140), __byte_perm(shifted, 0x64646464u, 0x4342)};
+  asm("{sub.f16x2 %0, %0, %2; mul.f16x2 %0, %0, %3; sub.f16x2 %1, %1, %2; mul.f16x2 %1, %1, %3;}"
+      : "+r"(pairs.x), "+r"(pairs.y)
+      : "r"(0x64806480u), "r"(scale));
+  return pairs;
+}
+
+/// n_rows positions of one head, which lie one after another in a page, as rows of head_dim + 8 halves; moved by n_threads threads.
+template <class KV, int head_dim, int n_rows, int n_threads>
+struct Tile {
+  static constexpr bool packed = std::is_same_v<KV, Q8_0>;  ///< goes through shared memory as it lies in the cache
+  static constexpr int stride = head_dim + 8, row_chunks = head_dim / 8;
+  static constexpr int row_bytes = int(kv_row_bytes(KV::dtype, head_dim));
+  static constexpr int tile_bytes = n_rows * stride * 2, raw_bytes = n_rows * row_bytes;
+  static constexpr int n_chunks = n_rows * row_chunks / n_threads;  ///< of 16 bytes, for each thread
+  static_assert(raw_bytes % 16 == 0 && n_rows * row_chunks % n_threads == 0);
+
+  /// A chunk of the tile.
+  struct Place {
+    int row, column;
+    __device__ __forceinline__ std::uint32_t offset() const { return std::uint32_t(row * stride + column * 8) * 2; }
+  };
+  /// Chunk k of a thread. Places that differ by a constant are computed so: registers are short.
+  __device__ __forceinline__ static Place place(int thread, int k) {
+    if constexpr (n_threads % row_chunks == 0) {
+      return {thread / row_chunks + k * (n_threads / row_chunks), thread % row_chunks};
+    } else {
+      return {(thread + k * n_threads) / row_chunks, (thread + k * n_threads) % row_chunks};
+    }
+  }
+
+  /// Begins to copy rows [rows.begin, rows.end) of those that begin at `from` to `to`: the tile, all other rows zeros, or, where packed,
+  /// the raw bytes. Nothing else is read.
+  __device__ __forceinline__ static void fetch(std::uint32_t to, std::byte const* from, Range rows, int thread) {
+    if constexpr (packed) {
+      int const begin = rows.begin * row_bytes / 16, end = (rows.end * row_bytes + 15) / 16;
+      for (int i = begin + thread; i < end; i += n_threads) copy_16(to + std::uint32_t(i) * 16, from + i * 16);
+    } else {
+      from += thread * 16;
+#pragma unroll
+      for (int k = 0; k < n_chunks; ++k) {
+        Place const at = place(thread, k);
+        copy_16(to + at.offset(), from + k * (n_threads * 16), at.row >= rows.begin && at.row < rows.end ? 16 : 0);
+      }
+    }
+  }
+
+  /// Where packed: the tile of the raw bytes, when those have arrived for all threads.
+  __device__ __forceinline__ static void unpack(unsigned char* tile, unsigned char const* raw, Range rows, int thread) {
+#pragma unroll 2
+    for (int k = 0; k < n_chunks; ++k) {
+      Place const at = place(thread, k);
+      uint4 values{0, 0, 0, 0};
+      if (at.row >= rows.begin && at.row < rows.end) {
+        auto const* const block = reinterpret_cast<std::uint16_t const*>(raw + at.row * row_bytes + at.column / 4 * Q8_0::block_bytes);
+        std::uint32_t const scale = block[0] * 0x10001u;
+        std::uint16_t const* const q = block + 1 + at.column % 4 * 4;
+        uint2 const first = scaled_bytes(q[0] | std::uint32_t(q[1]) << 16, scale);
+        uint2 const second = scaled_bytes(q[2] | std::uint32_t(q[3]) << 16, scale);
+        values = uint4{first.x, first.y, second.x, second.y};
+      }
+      *reinterpret_cast<uint4*>(tile + at.offset()) = values;
+    }
+  }
+};
+
+/// Where a lane's row of 16 x 16 elements is, in bytes from their first, for load_matrices() in rows `stride` halves apart. The four
+/// matrices are those of operand A: rows 0..7 and 8..15, then the same of columns 8..15.
+template <int stride>
+__device__ __forceinline__ std::uint32_t offset_in_a(int lane) {
+  return std::uint32_t(lane % 16 * stride + lane / 16 * 8) * 2;
+}
+/// Of keys: positions 0..7, elements 0..7 and 8..15, then positions 8..15: operand B of two products.
+template <int stride>
+__device__ __forceinline__ std::uint32_t offset_in_keys(int lane) {
+  return std::uint32_t((lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8) * 2;
+}
+/// Of values, transposed: elements 0..7, positions 0..7 and 8..15, then elements 8..15: operand B of two products. The same as A's.
+template <int stride>
+__device__ __forceinline__ std::uint32_t offset_in_values(int lane) {
+  return offset_in_a<stride>(lane);
+}
+
+/// The largest and the sum over the four lanes that hold a row of C.
+__device__ __forceinline__ float quad_max(float v) {
+  v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
+  return fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
+}
+__device__ __forceinline__ float quad_sum(float v) {
+  v += __shfl_xor_sync(0xffffffffu, v, 1);
+  return v + __shfl_xor_sync(0xffffffffu, v, 2);
+}
+
+/// A row's softmax goes on with scores (16-bit products' C), of which a lane has elements `at` and `at` + 1 of each of n: they become
+/// weights; `sum` grows by this lane's. Returns what sums so far are to be multiplied with.
+template <int n>
+__device__ __forceinline__ float continue_softmax(float (&scores)[n][4], int at, float& max, float& sum) {
+  float largest = max;
+#pragma unroll
+  for (int i = 0; i < n; ++i) largest = fmaxf(largest, fmaxf(scores[i][at], scores[i][at + 1]));
+  largest = quad_max(largest);
+  float const base = largest == -INFINITY ? 0.0f : largest;  // nothing seen yet: all weights are 0
+  float const kept = power_of_2(max - base);
+  max = largest;
+  float added = 0;
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    scores[i][at] = power_of_2(scores[i][at] - base);
+    scores[i][at + 1] = power_of_2(scores[i][at + 1] - base);
+    added += scores[i][at] + scores[i][at + 1];
+  }
+  sum = sum * kept + added;
+  return kept;
+}
+
+}  // namespace detail
+}  // namespace tiered::cuda

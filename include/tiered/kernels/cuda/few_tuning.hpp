@@ -1,0 +1,59 @@
+/// Knobs of the products of few rows (fused_matmul.cuh, few_experts.cuh), and how they cut weights. [device-visible]
+#pragma once
+
+#include <cstdint>
+
+#include "tiered/core/config.hpp"
+#include "tiered/core/dtype.hpp"
+#include "tiered/kernels/format/format.hpp"
+
+namespace tiered::cuda {
+
+/// Warps of a block, one block to a multiprocessor, where shared memory has room for their rings beside the rows; else half of them, and
+/// half again. Multiprocessors with little shared memory get two blocks of half the size.
+inline constexpr int few_warps = 16;
+inline constexpr int few_threads = few_warps * 32;
+
+/// Weights on their way to one warp. 16 of them: 76 KiB to a multiprocessor, of 26 KiB that bandwidth times latency ask for (4.3 TB/s,
+/// 0.8 us), so that all of a small matrix is under way before the rows are there; and little enough that the next kernel's blocks find
+/// room beside this one's.
+inline constexpr int few_ring_bytes = 4864;
+inline constexpr int few_max_stages = 8;
+
+/// A stage of the ring holds so many steps of a warp (each lane takes a chunk of 32 elements in blocks, or 16 bytes of floats).
+template <class F>
+inline constexpr int few_stage_steps = F::block_bytes * 32 > F::block_elems * 24 && F::block_elems > 1 ? 1 : 2;
+
+/// From so many rows of weights to a multiprocessor on, a warp takes two at a time of one row of activations too: less work for each, but
+/// coarser shares.
+inline constexpr int few_rows_in_pairs = 8 * few_warps;
+
+/// Slots of a token that `down` takes in one launch at most.
+inline constexpr int few_max_slots = 32;
+
+/// Blocks to one of n_groups sets of rows: the last wave should be full, but each further block computes its rows anew.
+inline constexpr int few_max_blocks_per_group = 256;
+inline constexpr float few_cost_of_wave = 0.04f;  ///< of a block, in units of what one block alone would take
+
+/// How a lane takes weights.
+template <class F>
+struct FewChunk {
+  static constexpr bool blocks = F::block_elems > 1;
+  static constexpr int elems = blocks ? 32 : 16 / F::block_bytes;
+  static constexpr int per_block = blocks ? F::block_elems / 32 : 1;  ///< chunks of a block; of floats, a chunk is several
+  /// Bytes of n chunks, n a multiple of per_block.
+  TIERED_HD static constexpr int bytes(int n) { return blocks ? n / per_block * F::block_bytes : n * 16; }
+  static constexpr int planes = F::block_bytes == 4 ? 1 : 2;        ///< of 16 bytes a chunk, of a row in shared memory
+  static constexpr int row_bytes = planes * 16 + (blocks ? 8 : 0);  ///< of a chunk of a row there
+  static constexpr int stage_chunks = 32 * few_stage_steps<F>;
+  static constexpr int stage_bytes = (bytes(stage_chunks) + 30) / 16 * 16;  ///< at any alignment
+};
+
+/// Blocks that find registers on a multiprocessor beside each other, as those of this kernel and of the next do. Blocks of 256 that two
+/// fields at odd places make up (Q3_K, Q6_K) would spill.
+template <class F>
+TIERED_HD constexpr int few_blocks_at_once(int n_segments, int n_rows) {
+  return n_rows == 1 && (n_segments == 1 || F::block_elems != 256 || F::block_bytes % 4 == 0) ? 2 : 1;
+}
+
+}  // namespace tiered::cuda

@@ -1,0 +1,78 @@
+/// What one translation unit of the CUDA kernels defines: everything that depends on one weight format. [device-visible]
+#pragma once
+
+#include <cstdint>
+
+#include "tiered/kernels/args.hpp"
+#include "tiered/kernels/table.hpp"
+
+namespace tiered::cuda {
+
+/// Slots of routed experts: slot = token * n_used + place. Either by the router's ids, slot by slot, or by groups of a list.
+struct SlotList {
+  std::int32_t const* ids = nullptr;     ///< [n_slots], with `weights`
+  ExpertGroup const* weights = nullptr;  ///< [n_experts]
+  ExpertGroup const* groups = nullptr;   ///< [n_groups], with `slots`; null: by ids
+  std::int32_t const* slots = nullptr;
+  std::int32_t n_groups = 0;
+  std::int32_t n_slots = 0;
+};
+
+/// Which matrix of an expert.
+enum class ExpertMatrix : std::uint8_t { gate, up, down };
+
+/// First half of experts for few slots: h[slot, r] = act(gate x') * (up x'), x' as in FusedMatmulArgs, row slot / n_used of x.
+struct FewGateUpArgs {
+  SlotList list;
+  float const* x = nullptr;  ///< [n_tokens, dim]
+  float const* norm_weight = nullptr;
+  float* h = nullptr;  ///< [n_tokens * n_used, hidden_dim]
+  std::int32_t n_tokens = 0, n_used = 0, dim = 0, hidden_dim = 0;
+  float eps = 0;
+  bool norm = false;
+  Activation activation = Activation::silu;
+};
+
+/// Second half: y[slot, :] = down h[slot]; or, by ids only, sum[t, :] += sum over j of slot_weights[t, j] * down h[t * n_used + j].
+struct FewDownArgs {
+  SlotList list;
+  float const* h = nullptr;             ///< [n_tokens * n_used, hidden_dim]
+  float const* slot_weights = nullptr;  ///< [n_tokens, n_used] or null: y
+  float* y = nullptr;                   ///< [n_tokens * n_used, dim]
+  float* sum = nullptr;                 ///< [n_tokens, dim]
+  std::int32_t n_tokens = 0, n_used = 0, dim = 0, hidden_dim = 0;
+};
+
+/// Products of many rows, grouped by expert: y[i, r] = sum_k x[row(i), k] * w_e[r, k] for every i of the list, e its expert.
+struct GroupedMatmulArgs {
+  ExpertGroup const* groups = nullptr;  ///< [n_groups] in VRAM, ranges of the list; some may be empty
+  std::int32_t const* slots = nullptr;  ///< [n_slots] in VRAM
+  void const* x = nullptr;  ///< as KernelTable::activation says for the type: [n_tokens, dim] with row(i) = slots[i] / n_used, or
+                            ///< [n_slots, dim] by place in the list (x_by_place): row(i) = i
+  float* y = nullptr;       ///< [n_slots, rows] by place in the list, or [n_tokens * n_used, rows] by slot (y_by_slot): row slots[i]
+  std::int64_t y_stride = 0;
+  std::int32_t n_groups = 0, n_slots = 0, n_tokens = 0, n_used = 0, rows = 0, dim = 0;
+  ExpertMatrix matrix = ExpertMatrix::gate;
+  bool x_by_place = false, y_by_slot = false;
+};
+
+/// Entries as in KernelTable: enqueue, return 0 or a cudaError_t. Made by instantiate_format.cuh.
+struct FormatKernels {
+  Kernel<EmbedArgs> embed = nullptr;
+  Kernel<MatmulArgs> matmul = nullptr;  ///< any number of tokens; x in `activation`
+  DType activation{};
+  /// parts[begin, end) of the args, all of this format.
+  int (*fused_matmul)(FusedMatmulArgs const&, Range parts, Queue) = nullptr;
+  Kernel<FewGateUpArgs> few_gate_up = nullptr;  ///< both matrices of this format
+  Kernel<FewDownArgs> few_down = nullptr;
+  Kernel<GroupedMatmulArgs> grouped_matmul = nullptr;
+};
+
+/// Up to so many rows go through fused_matmul and few_*.
+inline constexpr std::int32_t fused_rows = 16;
+
+/// Declared for every format of WeightFormats, each defined by a translation unit of its own.
+template <class F>
+FormatKernels const& format_kernels();
+
+}  // namespace tiered::cuda

@@ -1,0 +1,70 @@
+/// Defines cuda_kernels(): included by one .cu of a program, beside instantiate_format.cuh in one for each weight format. CMake's target
+/// tiered::cuda_kernels is a library of those.
+#pragma once
+
+#include <cstdint>
+
+#include "tiered/kernels/cuda/argmax.cuh"
+#include "tiered/kernels/cuda/attention.cuh"
+#include "tiered/kernels/cuda/by_format.cuh"
+#include "tiered/kernels/cuda/convert.cuh"
+#include "tiered/kernels/cuda/elementwise.cuh"
+#include "tiered/kernels/cuda/experts.cuh"
+#include "tiered/kernels/cuda/kv.cuh"
+#include "tiered/kernels/cuda/norm.cuh"
+#include "tiered/kernels/cuda/rope.cuh"
+#include "tiered/kernels/cuda/route.cuh"
+#include "tiered/kernels/cuda/table.hpp"
+#include "tiered/kernels/format/format.hpp"
+
+namespace tiered {
+namespace cuda::detail {
+
+template <class F>
+void add_kv_type(KernelTable& table) {
+  constexpr std::uint32_t type = std::uint32_t(F::dtype);
+  table.kv_write[type] = &kv_write<F>;
+  table.attention[type] = &attention<F>;
+  table.attention_input[type] = &attention_input<F>;
+}
+
+inline KernelTable make_table() {
+  KernelTable table;
+  table.name = "cuda";
+  for_each_format([&](auto format) {
+    using F = decltype(format);
+    constexpr std::uint32_t type = std::uint32_t(F::dtype);
+    FormatKernels const& kernels = format_kernels<F>();
+    table.embed[type] = kernels.embed;
+    table.matmul[type] = kernels.matmul;
+    table.activation[type] = kernels.activation;
+  });
+  table.convert[activation_form(DType::act_f16_rows)] = &to_f16_rows;
+  table.convert[activation_form(DType::act_bf16_rows)] = &to_bf16_rows;
+  table.fused_rows = fused_rows;
+  table.fused_matmul = &fused_matmul_of_any_type;
+  table.rms_norm = &rms_norm;
+  table.rope = &rope;
+  add_kv_type<F16>(table);
+  add_kv_type<F32>(table);
+  add_kv_type<Q8_0>(table);
+  table.merge_attention = &merge_attention;
+  table.gated = &gated;
+  table.add = &add;
+  table.gather = &gather;
+  table.route = &route;
+  table.experts = &experts;
+  table.routed_experts = &routed_experts;
+  table.combine = &combine;
+  table.argmax = &argmax;
+  return table;
+}
+
+}  // namespace cuda::detail
+
+KernelTable const& cuda_kernels() {
+  static KernelTable const table = cuda::detail::make_table();
+  return table;
+}
+
+}  // namespace tiered

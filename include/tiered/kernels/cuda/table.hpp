@@ -1,0 +1,19 @@
+/// The CUDA kernels of one device as a table. Plain C++; link tiered::cuda_kernels, or compile instantiate.cuh in one .cu of your own and
+/// instantiate_format.cuh in one for each weight format.
+#pragma once
+
+#include "tiered/kernels/cuda/format_kernels.hpp"
+#include "tiered/kernels/table.hpp"
+
+namespace tiered {
+
+/// Products of many rows take halves, but for formats whose range they do not have.
+constexpr DType product_activation(DType weights) {
+  if (weights == DType::f32) return DType::f32;
+  return weights == DType::bf16 || weights == DType::mxfp4 ? DType::act_bf16_rows : DType::act_f16_rows;
+}
+
+/// Queue::native of every entry is a CudaQueue; a status is a cudaError_t. The table lives as long as the program.
+KernelTable const& cuda_kernels();
+
+}  // namespace tiered

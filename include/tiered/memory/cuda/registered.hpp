@@ -1,0 +1,260 @@
+/// File mappings made page-locked where they lie, so that a device copies from the page cache itself.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/core/units.hpp"
+#include "tiered/memory/cuda/check.hpp"
+#include "tiered/memory/cuda/detail/driver.hpp"
+#include "tiered/memory/cuda/device.hpp"
+
+namespace tiered {
+
+/// One registration of whole pages, taken back at the end.
+class RegisteredRange {
+ public:
+  RegisteredRange() = default;
+  /// `read_only` for mappings that must not be written; the device must support it (CudaDevice::can_register_read_only).
+  /// Errors  Errc::device or out_of_memory with the numbers and the limit of locked memory; nothing is registered then.
+  RegisteredRange(void const* pages, std::size_t bytes, bool read_only) {
+    unsigned const flags = cudaHostRegisterPortable | (read_only ? cudaHostRegisterReadOnly : 0u);
+    cudaError_t const status = cudaHostRegister(const_cast<void*>(pages), bytes, flags);
+    if (status != cudaSuccess) {
+      cuda_check(status, "cudaHostRegister",
+                 concat(format_bytes(bytes), read_only ? " that are mapped read-only" : "",
+                        "; limit of locked memory (ulimit -l): ", limit_text()));
+    }
+    pages_ = pages;
+  }
+  RegisteredRange(RegisteredRange&& other) noexcept : pages_(std::exchange(other.pages_, nullptr)) {}
+  RegisteredRange& operator=(RegisteredRange&& other) noexcept {
+    std::swap(pages_, other.pages_);
+    return *this;
+  }
+  ~RegisteredRange() {
+    if (pages_ != nullptr && cudaHostUnregister(const_cast<void*>(pages_)) != cudaSuccess) static_cast<void>(cudaGetLastError());
+  }
+
+ private:
+  static std::string limit_text() {
+    ::rlimit limit{};
+    if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "none";
+    return format_bytes(limit.rlim_cur);
+  }
+  void const* pages_ = nullptr;
+};
+
+struct RegisterOptions {
+  std::size_t piece_bytes = 256 * MiB;  ///< 8 to 13 ms each; a multiple of the page
+  int n_threads = 1;                    ///< that register in the background; 0: only wait_until() does
+  bool read_only = true;                ///< the mapping is PROT_READ
+};
+
+/// Registers existing mappings piece by piece, in the background or when a piece is asked for. Where the system refuses a piece, it and
+/// the rest stay as they are, pageable: first_error() says why. The mappings must outlive it, as must copies from them.
+/// One copy must not cross from one piece to the next (the driver sees two registrations): for_each_part() cuts. Any thread.
+class RegisteredMapping {
+ public:
+  using Bytes = std::span<std::byte const>;
+  /// progress(registered, all), in bytes; from the threads that register, one call at a time.
+  using Progress = std::function<void(std::size_t, std::size_t)>;
+
+  /// Registers nothing yet. The ranges need not be sorted; they are widened to whole pages, and joined where they touch.
+  RegisteredMapping(CudaDevice const& device, std::vector<Bytes> const& ranges, RegisterOptions options = {})
+      : device_(device.ordinal), options_(options), pieces_(pieces_of(ranges, options.piece_bytes)), states_(pieces_.size()) {
+    for (Piece const& piece : pieces_) total_bytes_ += piece.bytes();
+    registered_.reserve(pieces_.size());
+    if (!device.can_register_host_memory || (options.read_only && !device.can_register_read_only)) {
+      fail(concat(device.name, " cannot register host memory", device.can_register_host_memory ? " that is mapped read-only" : ""));
+    }
+  }
+  RegisteredMapping(RegisteredMapping const&) = delete;
+  RegisteredMapping& operator=(RegisteredMapping const&) = delete;
+  ~RegisteredMapping() {
+    next_ = pieces_.size();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  /// Registers everything in the background, from the lowest address on. Once. Errc::device where a thread does not start.
+  void start(Progress progress = {}) {
+    expects(threads_.empty(), "a mapping is registered once");
+    progress_ = std::move(progress);
+    try {
+      for (int i = 0; i < options_.n_threads && !pieces_.empty(); ++i) {
+        threads_.emplace_back([this] {
+          for (std::size_t at = next_++; at < pieces_.size(); at = next_++) settle(at);
+        });
+      }
+    } catch (std::exception const& error) {
+      throw Error(Errc::device, concat("a thread that registers memory did not start: ", error.what()));
+    }
+  }
+  /// Whether a device can copy from all of these bytes now at full rate.
+  bool covers(void const* data, std::size_t bytes) const {
+    return touched(data, bytes, [&](std::size_t at) { return states_[at].load(std::memory_order_acquire) == State::registered; });
+  }
+  /// Returns when that is decided, and what covers() says then; registers here what nobody has begun.
+  bool wait_until(void const* data, std::size_t bytes) {
+    return touched(data, bytes, [&](std::size_t at) { return settle(at); });
+  }
+  /// The same for all of it.
+  bool wait() {
+    bool all = true;
+    for (std::size_t at = 0; at < pieces_.size(); ++at) all = settle(at) && all;
+    return all;
+  }
+
+  /// Calls use(part, is_registered) for stretches of `bytes` that lie in one piece, or in none, in order.
+  template <class Use>
+  void for_each_part(Bytes bytes, Use&& use) const {
+    while (!bytes.empty()) {
+      std::uintptr_t const begin = address(bytes.data());
+      std::size_t const at = piece_at(begin);
+      bool const inside = at < pieces_.size() && pieces_[at].begin <= begin;
+      std::uintptr_t const end = inside ? pieces_[at].end : at < pieces_.size() ? pieces_[at].begin : begin + bytes.size();
+      std::size_t const length = std::min(bytes.size(), std::size_t(end - begin));
+      use(bytes.first(length), inside && states_[at].load(std::memory_order_acquire) == State::registered);
+      bytes = bytes.subspan(length);
+    }
+  }
+
+  std::size_t registered_bytes() const { return registered_bytes_.load(); }
+  std::size_t total_bytes() const { return total_bytes_; }
+  std::size_t n_pieces() const { return pieces_.size(); }
+  /// Why the first piece that failed did; empty where none has.
+  std::string first_error() const {
+    std::lock_guard lock(mutex_);
+    return first_error_;
+  }
+  bool failed() const { return failed_.load(); }
+
+ private:
+  enum class State : std::uint8_t { pending, running, registered, failed };
+  struct Piece {
+    std::uintptr_t begin = 0, end = 0;
+    std::size_t bytes() const { return std::size_t(end - begin); }
+  };
+  static std::uintptr_t address(void const* data) { return reinterpret_cast<std::uintptr_t>(data); }
+
+  static std::vector<Piece> pieces_of(std::vector<Bytes> const& ranges, std::size_t piece_bytes) {
+    auto const page = std::uintptr_t(::sysconf(_SC_PAGESIZE));
+    expects(piece_bytes != 0 && piece_bytes % page == 0, "memory is registered in whole pages");
+    std::vector<Piece> whole;
+    for (Bytes const range : ranges) {
+      std::uintptr_t const begin = address(range.data());
+      if (!range.empty()) whole.push_back({begin / page * page, (begin + range.size() + page - 1) / page * page});
+    }
+    std::sort(whole.begin(), whole.end(), [](Piece const& a, Piece const& b) { return a.begin < b.begin; });
+    std::vector<Piece> joined, pieces;
+    for (Piece const& piece : whole) {
+      if (joined.empty() || piece.begin > joined.back().end) joined.push_back(piece);
+      joined.back().end = std::max(joined.back().end, piece.end);
+    }
+    for (Piece const& piece : joined) {
+      for (std::uintptr_t at = piece.begin; at < piece.end; at += piece_bytes)
+        pieces.push_back({at, std::min(at + piece_bytes, piece.end)});
+    }
+    return pieces;
+  }
+  /// The first piece that ends behind `where`.
+  std::size_t piece_at(std::uintptr_t where) const {
+    auto const at =
+        std::upper_bound(pieces_.begin(), pieces_.end(), where, [](std::uintptr_t a, Piece const& piece) { return a < piece.end; });
+    return std::size_t(at - pieces_.begin());
+  }
+  /// Whether pieces hold all of the bytes and ok(piece) is true for each.
+  template <class Ok>
+  bool touched(void const* data, std::size_t bytes, Ok const& ok) const {
+    std::uintptr_t begin = address(data), end = begin + bytes;
+    for (std::size_t at = piece_at(begin); begin < end; ++at) {
+      if (at == pieces_.size() || pieces_[at].begin > begin || !ok(at)) return false;
+      begin = pieces_[at].end;
+    }
+    return true;
+  }
+
+  /// Registers the piece, or waits for whoever does. Whether it is registered then. Throws nothing.
+  bool settle(std::size_t at) {
+    State state = State::pending;
+    if (!states_[at].compare_exchange_strong(state, State::running)) {
+      std::unique_lock lock(mutex_);
+      settled_.wait(lock, [&] { return states_[at].load() > State::running; });
+      return states_[at].load() == State::registered;
+    }
+    bool const ok = !failed_ && register_piece(pieces_[at]);
+    {
+      std::lock_guard lock(mutex_);
+      states_[at].store(ok ? State::registered : State::failed, std::memory_order_release);
+    }
+    settled_.notify_all();
+    if (ok) report();
+    return ok;
+  }
+  bool register_piece(Piece const& piece) noexcept {
+    try {
+      detail::UseDevice const use(device_);
+      RegisteredRange range(reinterpret_cast<void const*>(piece.begin), piece.bytes(), options_.read_only);
+      std::lock_guard lock(mutex_);
+      registered_.push_back(std::move(range));  // reserved
+      registered_bytes_ += piece.bytes();
+      return true;
+    } catch (std::exception const& error) {
+      fail(error.what());
+      return false;
+    }
+  }
+  void fail(std::string_view why) noexcept {
+    failed_ = true;
+    try {
+      std::lock_guard lock(mutex_);
+      if (!first_error_.empty()) return;
+      first_error_ = concat(why, "; ", format_bytes(registered_bytes_), " of ", format_bytes(total_bytes_),
+                            " are registered, the rest stays pageable and is copied more slowly");
+    } catch (std::exception const&) {  // no memory for a message
+    }
+  }
+  void report() noexcept {
+    if (!progress_) return;
+    try {
+      std::lock_guard lock(progress_mutex_);
+      progress_(registered_bytes_, total_bytes_);
+    } catch (...) {  // the caller's function; what it throws has nowhere to go
+    }
+  }
+
+  int device_;
+  RegisterOptions options_;
+  std::vector<Piece> pieces_;  // by address
+  std::vector<std::atomic<State>> states_;
+  std::size_t total_bytes_ = 0;
+  std::atomic<std::size_t> next_{0}, registered_bytes_{0};
+  std::atomic<bool> failed_{false};
+  mutable std::mutex mutex_;  // registered_, first_error_; settled_ waits with it
+  std::condition_variable settled_;
+  std::vector<RegisteredRange> registered_;
+  std::string first_error_;
+  std::mutex progress_mutex_;
+  Progress progress_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace tiered

@@ -1,0 +1,242 @@
+/// Defines what a model asks of an Executor during a step: for one source file of a program.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/pipeline/executor.hpp"
+
+namespace tiered {
+
+/// Where row `row` of the running shard lies in VRAM, and up to which row (`end`) it goes on there; the device waits for it.
+std::byte const* Executor::device_rows(Weight const& w, std::int32_t row, std::int32_t& end) {
+  Shard const& s = shard(w.shard);
+  std::size_t const offset = w.offset + std::size_t(row - w.first_row) * w.row_bytes();
+  if (std::size_t const at = image_->vram.resident[std::size_t(w.shard)]; at != VramLayout::none) {
+    // Once: what the device does later comes after.
+    if (Ticket const t = std::exchange(resident_ready_[std::size_t(w.shard)], {}); t.value != 0) p_.device.wait_for(t);
+    end = w.first_row + w.rows;
+    return p_.vram + at + offset;
+  }
+  if (row >= reached_) advance_to(s, row);
+  auto const it =
+      std::ranges::find_if(pieces_, [&](Piece const& p) { return p.shard == w.shard && p.rows.begin <= row && row < p.rows.end; });
+  if (it == pieces_.end())
+    throw Error(Errc::precondition, concat("row ", row, " of a streamed shard of layer ", s.layer, " is not in the ring when it is used"));
+  p_.device.wait_for(ring_.consumer_wait(it->handle));
+  end = std::min({w.first_row + w.rows, it->rows.end, reached_});
+  return it->data + (offset - it->origin);
+}
+
+float const* Executor::vector(WeightId id) {
+  Weight const& w = p_.table.weight(id);
+  if (!on_device()) return reinterpret_cast<float const*>(w.data);
+  bool const by_rows = image_->vram.resident[std::size_t(w.shard)] == VramLayout::none && reached_ < shard(w.shard).n_rows;
+  bool const partly_gone =
+      !by_rows && image_->vram.resident[std::size_t(w.shard)] == VramLayout::none && std::ranges::none_of(pieces_, [&](Piece const& p) {
+        return p.shard == w.shard && p.rows.begin <= w.first_row && w.first_row < p.rows.end;
+      });
+  if (by_rows || partly_gone) {
+    // The model may still need it when its piece has been overwritten: it goes to scratch by itself.
+    void* const copy = scratch_.take(w.bytes());
+    p_.copy.submit({static_cast<std::byte*>(copy), w.data, w.bytes()}, p_.device.record());
+    p_.device.wait_for(p_.copy.last());
+    return static_cast<float const*>(copy);
+  }
+  std::int32_t end = 0;
+  return reinterpret_cast<float const*>(device_rows(w, w.first_row, end));
+}
+
+/// The whole product where the host has its weights.
+MatmulArgs Executor::host_product(WeightId id, Activations& x, float* y, float const* bias) {
+  Weight const& w = p_.table.weight(id);
+  return {w.data, in_type_for(w.dtype, x, *kernels_), bias, y, x.n_rows, w.rows, w.cols, w.rows};
+}
+
+/// Where a weight lies whole until the step returns, on the step's device, which waits for it; null where it goes by rows.
+std::byte const* Executor::whole(Weight const& w) {
+  if (!on_device()) return w.data;
+  if (image_->vram.resident[std::size_t(w.shard)] == VramLayout::none && reached_ < shard(w.shard).n_rows) return nullptr;
+  std::int32_t end = 0;
+  std::byte const* const data = device_rows(w, w.first_row, end);
+  return end == w.first_row + w.rows ? data : nullptr;
+}
+
+/// All products in one launch, where the device can for so few rows and has the weights whole; else launches nothing.
+bool Executor::fused(std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then, Activation activation) {
+  if (x.n_rows > kernels_->fused_rows || products.size() > FusedMatmulArgs::max_parts) return false;
+  FusedMatmulArgs args;
+  for (ProductRequest const& p : products) {
+    Weight const& w = p_.table.weight(p.weight);
+    std::byte const* const data = whole(w);
+    if (data == nullptr) return false;
+    args.parts[args.n_parts++] = {data, p.bias, p.y, w.rows, w.rows, w.dtype};
+  }
+  args.x = x.unnormed();
+  args.norm = !x.normed();
+  args.norm_weight = x.norm.weight;
+  args.eps = x.norm.eps;
+  args.n_tokens = x.n_rows;
+  args.dim = x.dim;
+  args.then = then;
+  args.activation = activation;
+  tiered::launch(kernels_->fused_matmul, args, queue_);
+  return true;
+}
+
+void Executor::matmul_add(WeightId id, Activations& x, float* spare, float const* bias) {
+  ProductRequest const p{id, hidden_, bias};
+  if (!fused({&p, 1}, x, FusedMatmulArgs::Then::add)) ExecContext::matmul_add(id, x, spare, bias);
+}
+
+void Executor::matmul(WeightId id, Activations& x, float* y, float const* bias) {
+  ProductRequest const p{id, y, bias};
+  if (fused({&p, 1}, x, FusedMatmulArgs::Then::store)) return;
+  Weight const& w = p_.table.weight(id);
+  MatmulArgs args = host_product(id, x, y, bias);
+  auto const kernel = kernels_->matmul[std::uint32_t(w.dtype)];
+  if (!on_device()) return tiered::launch(kernel, args, queue_);
+  for (std::int32_t row = w.first_row; row < w.first_row + w.rows;) {
+    std::int32_t end = 0;
+    args.w = device_rows(w, row, end);
+    args.rows = end - row;
+    args.bias = bias == nullptr ? nullptr : bias + (row - w.first_row);
+    args.y = y + (row - w.first_row);
+    tiered::launch(kernel, args, queue_);
+    row = end;
+  }
+}
+
+void Executor::matmul_set(std::span<ProductRequest const> products, Activations& x) {
+  if (fused(products, x, FusedMatmulArgs::Then::store)) return;
+  if (on_device() || kernels_->matmul_set == nullptr || products.size() > MatmulSetArgs::max_parts)
+    return ExecContext::matmul_set(products, x);
+  MatmulSetArgs args;
+  for (ProductRequest const& p : products) {
+    args.types[args.n_parts] = p_.table.weight(p.weight).dtype;
+    args.parts[args.n_parts++] = host_product(p.weight, x, p.y, p.bias);
+  }
+  tiered::launch(kernels_->matmul_set, args, queue_);
+}
+
+void Executor::gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) {
+  ProductRequest const products[] = {{gate, y}, {up, spare}};
+  if (fused(products, x, FusedMatmulArgs::Then::gate, activation)) return;
+  if (on_device() || kernels_->gated_matmul == nullptr) return ExecContext::gated_matmul(gate, up, x, y, spare, activation);
+  MatmulArgs const gate_args = host_product(gate, x, y, nullptr), up_args = host_product(up, x, spare, nullptr);
+  tiered::launch(kernels_->gated_matmul,
+                 GatedMatmulArgs{gate_args, up_args, p_.table.weight(gate).dtype, p_.table.weight(up).dtype, activation}, queue_);
+}
+
+void Executor::embed(WeightId table, float scale) {
+  Weight const& w = p_.table.weight(table);
+  if (on_device() && !device_embeds_) throw Error(Errc::precondition, "the device cannot read embeddings, which lie in host memory");
+  tiered::launch(kernels_->embed[std::uint32_t(w.dtype)], EmbedArgs{w.data, tokens_, hidden_, n_rows_, w.cols, scale}, queue_);
+}
+
+/// What comes before attention: norms and rotations, and, where the KV is on the step's device, storing keys and values.
+void Executor::prepare_input(AttendRequest const& r, bool kv_here) {
+  AttentionConfig const& c = *r.config;
+  std::uint32_t const kv_type = std::uint32_t(p_.kv->type());
+  Kernel<AttentionInputArgs> const at_once = kernels_->attention_input[kv_type];
+  if (!kv_here || at_once == nullptr) norm_and_rotate(r);
+  if (!kv_here) return;
+  KvRow const* const rows = buffer<KvRow>(on_device(), image_->activations.kv_rows) + chunk_begin_;
+  KvTable const* const tables = kv_tables(r.layer, on_device());
+  if (at_once == nullptr) {
+    KvWriteArgs const args{r.k, r.v, rows, tables, n_rows_, c.n_kv_heads, c.head_dim, kv_page_tokens};
+    return tiered::launch(kernels_->kv_write[kv_type], args, queue_);
+  }
+  AttentionInputArgs args{r.q, r.k, r.v, r.q_norm, r.k_norm, positions_, r.inv_freq, rows, tables};
+  args.n_tokens = n_rows_;
+  args.n_heads = c.n_heads;
+  args.n_kv_heads = c.n_kv_heads;
+  args.head_dim = c.head_dim;
+  args.n_rot = r.n_rot;
+  args.page_tokens = kv_page_tokens;
+  args.eps = r.norm_eps;
+  args.magnitude = r.magnitude;
+  args.kind = r.rope;
+  tiered::launch(at_once, args, queue_);
+}
+
+void Executor::attend(AttendRequest const& r) {
+  bool const here = on_device(), there = p_.kv->in_vram(r.layer);
+  prepare_input(r, here == there);
+  AttentionConfig const& c = *r.config;
+  std::size_t const n = std::size_t(n_rows_), q_bytes = n * std::size_t(c.n_heads) * std::size_t(c.head_dim) * sizeof(float),
+                    kv_bytes = n * std::size_t(c.n_kv_heads) * std::size_t(c.head_dim) * sizeof(float);
+  std::uint32_t const kv_type = std::uint32_t(p_.kv->type());
+  Side const& kv_side = there ? p_.device : p_.host;
+  // Scratch on the KV's device: nothing of a step is alive there while another device runs the step.
+  Scratch other(base_of(there) + image_->activations.step, image_->activations.step_bytes);
+  Scratch& scratch = here == there ? scratch_ : other;
+  float const *q = r.q, *k = r.k, *v = r.v;
+  float* out = r.out;
+  if (here != there) {
+    auto *const q2 = static_cast<std::byte*>(other.take(q_bytes)), *const k2 = static_cast<std::byte*>(other.take(kv_bytes)),
+                *const v2 = static_cast<std::byte*>(other.take(kv_bytes));
+    out = static_cast<float*>(other.take(q_bytes));
+    CopyPiece const pieces[] = {{q2, reinterpret_cast<std::byte const*>(q), q_bytes},
+                                {k2, reinterpret_cast<std::byte const*>(k), kv_bytes},
+                                {v2, reinterpret_cast<std::byte const*>(v), kv_bytes}};
+    Ticket const ready = side_->record();
+    p_.copy.submit(pieces, {&ready, 1});
+    kv_side.wait_for(p_.copy.last());
+    q = reinterpret_cast<float const*>(q2), k = reinterpret_cast<float const*>(k2), v = reinterpret_cast<float const*>(v2);
+  }
+  KvRow const* const rows = buffer<KvRow>(there, image_->activations.kv_rows) + chunk_begin_;
+  KvTable const* const tables = kv_tables(r.layer, there);
+  if (here != there) {
+    KvWriteArgs const write{k, v, rows, tables, n_rows_, c.n_kv_heads, c.head_dim, kv_page_tokens};
+    tiered::launch(kv_side.kernels().kv_write[kv_type], write, kv_side.queue());
+  }
+  // What is captured is launched again for rows of any position.
+  std::int32_t const max_position = capturing_ ? p_.kv->max_tokens() - 1 : chunk_max_position_;
+  AttentionArgs args{q,          rows,           tables,       out,      nullptr, nullptr, n_rows_, c.n_heads, c.n_kv_heads,
+                     c.head_dim, kv_page_tokens, max_position, c.window, c.scale};
+  args.workspace = static_cast<std::byte*>(scratch.take(attention_workspace_bytes(n_rows_, c.n_heads, c.head_dim, max_position)));
+  tiered::launch(kv_side.kernels().attention[kv_type], args, kv_side.queue());
+  if (here == there) return;
+  p_.copy.submit({reinterpret_cast<std::byte*>(r.out), reinterpret_cast<std::byte const*>(out), q_bytes}, kv_side.record());
+  side_->wait_for(p_.copy.last());
+}
+
+void Executor::experts(ExpertsRequest const& r) {
+  std::int32_t const n_used = r.config->experts.n_experts_used;
+  bool const all_rows = std::size_t(n_rows_) == rows_.size();
+  // The norm's weight must be there for longer than the step where the experts' op is to do it.
+  bool const later = all_rows && routed_.norms(r.layer, n_rows_, side_->device()) &&
+                     (!on_device() || image_->vram.resident[std::size_t(running_)] != VramLayout::none);
+  Activations x = r.x;
+  if (!later) values_of(x);
+  routed_rows_ = {r.layer,         std::int32_t(rows_.size()),
+                  r.config,        r.activation,
+                  side_->device(), x.values,
+                  x.norm,          r.ids,
+                  r.weights,       hidden_ - std::size_t(chunk_begin_) * std::size_t(p_.config->dim)};
+  if (all_rows) return;
+  // Several chunks: gather them, so that an expert is read once for the whole block.
+  ActivationLayout const& l = image_->activations;
+  bool const d = on_device();
+  std::size_t const first = std::size_t(chunk_begin_), n = std::size_t(n_rows_), dim = std::size_t(p_.config->dim),
+                    used = std::size_t(n_used);
+  float *const all_x = buffer<float>(d, l.expert_x), *const weights = buffer<float>(d, l.expert_weights);
+  std::int32_t* const ids = buffer<std::int32_t>(d, l.expert_ids);
+  CopyPiece const pieces[] = {
+      {reinterpret_cast<std::byte*>(all_x + first * dim), reinterpret_cast<std::byte const*>(x.values), n * dim * sizeof(float)},
+      {reinterpret_cast<std::byte*>(weights + first * used), reinterpret_cast<std::byte const*>(r.weights), n * used * sizeof(float)},
+      {reinterpret_cast<std::byte*>(ids + first * used), reinterpret_cast<std::byte const*>(r.ids), n * used * sizeof(std::int32_t)}};
+  Ticket const ready = side_->record();
+  p_.copy.submit(pieces, {&ready, 1});
+  side_->wait_for(p_.copy.last());
+  routed_rows_.x = all_x, routed_rows_.weights = weights, routed_rows_.ids = ids;
+}
+
+}  // namespace tiered

@@ -1,0 +1,266 @@
+/// Attention by the CUDA kernels: on tensor cores and without, few rows and many, in one go and in parts.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "catch.hpp"
+#include "cuda/kv_pages.hpp"
+#include "tiered/kernels/cuda/attention_tuning.hpp"
+
+using namespace tiered_test;
+
+namespace {
+
+struct Outputs {
+  std::vector<float> out, log_sum_exp;
+};
+
+AttentionArgs args_of(AttentionCase const& c, std::int32_t n, std::int32_t max_position) {
+  AttentionArgs args;
+  args.n_tokens = n;
+  args.n_heads = c.n_heads;
+  args.n_kv_heads = c.n_kv_heads;
+  args.head_dim = c.head_dim;
+  args.page_tokens = c.page_tokens;
+  args.max_position = max_position;
+  args.window = c.window;
+  args.scale = 1 / std::sqrt(float(c.head_dim));
+  return args;
+}
+
+std::int32_t largest_position(std::vector<KvRow> const& rows) {
+  std::int32_t largest = 0;
+  for (KvRow const row : rows) largest = std::max(largest, row.position);
+  return largest;
+}
+
+constexpr Range everything{0, std::numeric_limits<std::int32_t>::max()};
+
+/// Rows [first, first + n) of the case on the device; all positions up to max_position must be allowed for.
+Outputs attend(Gpu& gpu, AttentionCase const& c, DType kv, DevicePages const& pages, std::vector<float> const& q, std::int32_t first,
+               std::int32_t n, Range positions = everything, std::int32_t max_position = 0) {
+  std::ptrdiff_t const row = std::ptrdiff_t(c.n_heads) * c.head_dim;
+  std::vector<KvRow> const chosen(c.rows.begin() + first, c.rows.begin() + first + n);
+  AttentionArgs args = args_of(c, n, std::max(max_position, largest_position(chosen)));
+  args.positions = positions;
+  DeviceArray<float> queries(std::vector<float>(q.begin() + first * row, q.begin() + (first + n) * row));
+  DeviceArray<float> out(std::size_t(n) * std::size_t(row)), log_sum_exp(std::size_t(n) * std::size_t(c.n_heads));
+  DeviceArray<KvRow> rows(chosen);
+  DeviceArray<std::byte> workspace(attention_workspace_bytes(n, c.n_heads, c.head_dim, args.max_position));
+  args.q = queries.data();
+  args.rows = rows.data();
+  args.tables = pages.tables.data();
+  args.out = out.data();
+  args.log_sum_exp = log_sum_exp.data();
+  args.workspace = workspace.data();
+  gpu.run(gpu.table().attention[std::uint32_t(kv)], args);
+  workspace.download();  // nothing was written behind it
+  return {out.download(), log_sum_exp.download()};
+}
+
+/// The same by the reference, rows spread over threads.
+Outputs expected_of(AttentionCase const& c, DType kv, Pages const& pages, std::vector<float> const& q, Range positions = everything) {
+  auto const n = std::int32_t(c.rows.size());
+  std::ptrdiff_t const row = std::ptrdiff_t(c.n_heads) * c.head_dim;
+  Outputs result{poisoned(std::size_t(n) * std::size_t(row)), poisoned(std::size_t(n) * std::size_t(c.n_heads))};
+  constexpr std::int32_t n_threads = 8;
+  std::vector<std::thread> threads;
+  for (std::int32_t i = 0; i < n_threads; ++i) {
+    std::int32_t const first = n * i / n_threads, end = n * (i + 1) / n_threads;
+    threads.emplace_back([=, &c, &pages, &q, &result] {
+      AttentionArgs args = args_of(c, end - first, pages.max_position);
+      args.positions = positions;
+      args.q = q.data() + first * row;
+      args.rows = c.rows.data() + first;
+      args.tables = pages.tables.data();
+      args.out = result.out.data() + first * row;
+      args.log_sum_exp = result.log_sum_exp.data() + std::ptrdiff_t(first) * c.n_heads;
+      reference::attention(args, kv);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return result;
+}
+
+/// What outputs and logarithms may be off by, |q|, |k|, |v| <= 2. In f32 as the CPU's test has it, a score being a sum of head_dim products
+/// of at most scale * 4 each, four times for tensor cores, which cut off what they add. Where operands are rounded to binary16, by 2^-11 at
+/// most and so by 2^-11 / sqrt(3) on average, a score is off by the root of head_dim times scale times (2 * 2 / 3) times that; eight times
+/// that is never met. Weights and values are rounded alike, which counts once.
+double tolerance(AttentionCase const& c, DType kv, std::int32_t n_rows, std::int32_t n_positions) {
+  double const score_error = (c.head_dim + 5) * epsilon * 4.1 * std::sqrt(double(c.head_dim));
+  double const f32 = 2 * (score_error + 8 * epsilon) + (n_positions + 40) * epsilon;
+  bool const tiled = kv != DType::f32 && cuda::is_tiled_head(c.head_dim) && c.page_tokens % cuda::split_tile == 0;
+  if (!tiled) return 2 * f32;
+  int const n_rounded = (n_rows > attention_few_rows || !cuda::few_exact ? 1 : 0) + (kv == DType::q8_0 ? 1 : 0);
+  double const rounding = n_rounded == 0 ? 0 : 8 * (4.0 / 3) * 0x1p-11 / std::sqrt(3.0) * std::sqrt(double(n_rounded));
+  return 4 * f32 + 2 * rounding + n_rounded * 0x1p-11;
+}
+
+void check_close(Outputs const& got, Outputs const& expected, double relative) {
+  REQUIRE(got.out.size() == expected.out.size());
+  Worst worst, worst_log;
+  for (std::size_t i = 0; i < got.out.size(); ++i)
+    worst.compare(std::int64_t(i), double(got.out[i]), double(expected.out[i]), 2 * relative);
+  for (std::size_t i = 0; i < got.log_sum_exp.size(); ++i)
+    worst_log.compare(std::int64_t(i), double(got.log_sum_exp[i]), double(expected.log_sum_exp[i]),
+                      relative + 8 * epsilon * std::abs(double(expected.log_sum_exp[i])));
+  INFO("outputs, " << worst.text());
+  CHECK(worst.factor <= 1);
+  INFO("logarithms, " << worst_log.text());
+  CHECK(worst_log.factor <= 1);
+}
+
+std::vector<float> queries_of(AttentionCase const& c, SplitMix64& random) {
+  return random_floats(c.rows.size() * std::size_t(c.n_heads) * std::size_t(c.head_dim), random);
+}
+
+}  // namespace
+
+TEST_CASE("CUDA: attention equals the reference, whatever lies where nothing was written") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const kv : kv_types) {
+    for (AttentionCase const& c : all_attention_cases()) {
+      INFO(describe(kv, c));
+      SplitMix64 random(8);
+      Pages pages(c, kv, random);
+      pages.write();
+      DevicePages const device(pages);
+      std::vector<float> const q = queries_of(c, random);
+      auto const n = std::int32_t(c.rows.size());
+      double const allowed = tolerance(c, kv, n, pages.max_position);
+      Outputs const expected = expected_of(c, kv, pages, q);
+      Outputs const got = attend(gpu, c, kv, device, q, 0, n);
+      check_close(got, expected, allowed);
+      CHECK(same_bits(attend(gpu, c, kv, device, q, 0, n).out, got.out));
+      if (n > attention_few_rows) continue;
+      INFO("launched for contexts of 40000 positions, as in a graph");
+      check_close(attend(gpu, c, kv, device, q, 0, n, everything, 39999), expected, allowed);
+    }
+  }
+}
+
+TEST_CASE("CUDA: a row's attention is the same whatever rows share the call") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const kv : kv_types) {
+    for (AttentionCase const& c : all_attention_cases()) {
+      auto const n = std::int32_t(c.rows.size());
+      if (n <= attention_few_rows + 1) continue;
+      INFO(describe(kv, c));
+      SplitMix64 random(8);
+      Pages pages(c, kv, random);
+      pages.write();
+      DevicePages const device(pages);
+      std::vector<float> const q = queries_of(c, random);
+      Outputs const all = attend(gpu, c, kv, device, q, 0, n), later = attend(gpu, c, kv, device, q, 1, n - 1);
+      std::vector<float> const tail(all.out.begin() + std::ptrdiff_t(c.n_heads) * c.head_dim, all.out.end());
+      CHECK(same_bits(tail, later.out));
+    }
+  }
+}
+
+TEST_CASE("CUDA: attention with scores far apart, and with large ones, does not overflow") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (std::int32_t const head_dim : {16, 64, 128}) {
+    for (std::int32_t const n : {1, 20}) {
+      AttentionCase const c{2, 1, head_dim, 64, 0, run_of(0, 270, n)};
+      INFO(describe(DType::f16, c));
+      SplitMix64 random(3);
+      Pages pages(c, DType::f16, random);
+      std::size_t const dim = std::size_t(head_dim);
+      for (std::size_t i = 0; i < pages.k.size(); ++i) pages.k[i] = i / dim == 30 ? 200.0f : -200.0f;  // one position has all the weight
+      pages.write();
+      DevicePages const device(pages);
+      Outputs const got = attend(gpu, c, DType::f16, device, std::vector<float>(std::size_t(n) * 2 * dim, 100.0f), 0, n);
+      for (std::size_t i = 0; i < dim; ++i) CHECK(got.out[i] == half_to_float(float_to_half(pages.v[30 * dim + i])));
+      CHECK(got.log_sum_exp[0] == Approx(200.0 * 100 * std::sqrt(double(head_dim))).epsilon(1e-3));
+    }
+  }
+}
+
+TEST_CASE("CUDA: a row of a few does not see what other rows of its call see: not even an infinity there") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const kv : {DType::f16, DType::f32}) {
+    for (std::int32_t const head_dim : {32, 64}) {
+      AttentionCase const c{2, 1, head_dim, 64, 20, run_of(0, 25, 16)};
+      INFO(describe(kv, c));
+      SplitMix64 random(5);
+      Pages pages(c, kv, random);
+      std::size_t const dim = std::size_t(head_dim);
+      for (std::size_t d = 0; d < dim; ++d) pages.v[30 * dim + d] = std::numeric_limits<float>::infinity();
+      pages.write();
+      DevicePages const device(pages);
+      Outputs const got = attend(gpu, c, kv, device, queries_of(c, random), 0, 16);
+      for (std::size_t i = 0; i < got.out.size(); ++i) CHECK(std::isfinite(got.out[i]) == (25 + i / (2 * dim) < 30));
+    }
+  }
+}
+
+TEST_CASE("CUDA: attention over parts of the context, merged, is attention over all of it") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const kv : kv_types) {
+    for (AttentionCase const& c : all_attention_cases()) {
+      INFO(describe(kv, c));
+      SplitMix64 random(13);
+      Pages pages(c, kv, random);
+      pages.write();
+      DevicePages const device(pages);
+      std::vector<float> const q = queries_of(c, random);
+      auto const n = std::int32_t(c.rows.size());
+      std::int32_t const last = pages.max_position + 1;
+      double const allowed = tolerance(c, kv, n, pages.max_position);
+      // Some rows see nothing of the first part or of the last; the third is empty for all.
+      Range const ranges[] = {
+          {0, last / 3}, {last / 3, std::max(last / 3, last - 2)}, {last + 7, last + 9}, {std::max(last / 3, last - 2), last}};
+      Outputs all;
+      for (Range const range : ranges) {
+        INFO("positions " << range.begin << " to " << range.end);
+        Outputs const got = attend(gpu, c, kv, device, q, 0, n, range);
+        check_close(got, expected_of(c, kv, pages, q, range), allowed);
+        all.out.insert(all.out.end(), got.out.begin(), got.out.end());
+        all.log_sum_exp.insert(all.log_sum_exp.end(), got.log_sum_exp.begin(), got.log_sum_exp.end());
+      }
+      std::size_t const n_out = q.size(), n_logs = c.rows.size() * std::size_t(c.n_heads);
+      DeviceArray<float> parts(all.out), logs(all.log_sum_exp), out(n_out), log_sum_exp(n_logs);
+      MergeAttentionArgs args{parts.data(), logs.data(), out.data(), log_sum_exp.data(), 4, n, c.n_heads, c.head_dim};
+      gpu.run(gpu.table().merge_attention, args);
+      Outputs const merged{out.download(), log_sum_exp.download()};
+      Outputs reference_merged{poisoned(n_out), poisoned(n_logs)};
+      reference::merge_attention({all.out.data(), all.log_sum_exp.data(), reference_merged.out.data(), reference_merged.log_sum_exp.data(),
+                                  4, n, c.n_heads, c.head_dim});
+      check_close(merged, reference_merged, 20 * epsilon);
+      check_close(merged, expected_of(c, kv, pages, q), allowed + 20 * epsilon);
+      args.out = parts.data();  // in place of part 0
+      args.log_sum_exp = logs.data();
+      gpu.run(gpu.table().merge_attention, args);
+      std::vector<float> in_place = parts.download(), in_place_logs = logs.download();
+      in_place.resize(n_out);
+      in_place_logs.resize(n_logs);
+      CHECK(same_bits(in_place, merged.out));
+      CHECK(same_bits(in_place_logs, merged.log_sum_exp));
+    }
+  }
+}
+
+TEST_CASE("CUDA: merging: parts that saw nothing are not read; nothing at all gives zeros") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  float const nothing = -std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  DeviceArray<float> parts(std::vector<float>{nan, nan, 1, 2, 3, 4, nan, nan, nan, nan, 5, 8});  // [3 parts, 2 heads, 2]
+  DeviceArray<float> logs(std::vector<float>{nothing, 300, 300, nothing, nothing, 300}), out(4), log_sum_exp(2);
+  gpu.run(gpu.table().merge_attention, {parts.data(), logs.data(), out.data(), log_sum_exp.data(), 3, 1, 2, 2});
+  CHECK(out.download() == std::vector<float>{3, 4, 3, 5});
+  CHECK(log_sum_exp.download()[0] == 300);
+  CHECK(log_sum_exp.download()[1] == Approx(300 + std::log(2.0)));
+  std::vector<float> const no_logs(2, nothing);
+  logs.upload(no_logs);
+  gpu.run(gpu.table().merge_attention, {parts.data(), logs.data(), out.data(), log_sum_exp.data(), 1, 1, 2, 2});
+  CHECK(out.download() == std::vector<float>(4, 0.0f));
+  CHECK(log_sum_exp.download() == no_logs);
+}

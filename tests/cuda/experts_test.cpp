@@ -1,0 +1,318 @@
+/// Experts on the CUDA table: few rows and many, listed and routed, every format and mixes, against the reference.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "cuda/fresh_seed.hpp"
+#include "cuda/gpu.hpp"
+#include "tiered/kernels/reference/moe.hpp"
+
+using namespace tiered_test;
+
+namespace {
+
+struct ExpertsCase {
+  DType gate, up, down;
+  std::int32_t n_experts, n_used, n_tokens, dim, hidden_dim;
+  Activation activation = Activation::silu;
+
+  bool few() const { return n_tokens <= cuda::fused_rows && gate == up; }
+  std::string text() const {
+    return concat("TIERED_SEED=", fresh_seed(), ": ", name(gate), ' ', name(up), ' ', name(down), ", ", n_tokens, " tokens, ", n_used,
+                  " of ", n_experts, ", ", dim, " x ", hidden_dim);
+  }
+};
+
+std::vector<ExpertsCase> experts_cases() {
+  std::vector<ExpertsCase> cases;
+  for (DType const type : all_formats()) {
+    cases.push_back({type, type, type, 4, 2, 3, 256, 512});
+    cases.push_back({type, type, type, 4, 2, 19, 512, 256});
+  }
+  cases.push_back({DType::q4_0, DType::q4_0, DType::q4_0, 16, 8, 1, 2048, 768});  // as decoded
+  cases.push_back({DType::q4_0, DType::q4_0, DType::q8_0, 128, 8, 16, 256, 96});
+  cases.push_back({DType::q4_0, DType::q4_0, DType::q8_0, 128, 8, 17, 256, 96});  // some experts have no slots
+  cases.push_back({DType::q4_0, DType::q4_0, DType::q8_0, 2, 1, 300, 256, 96});   // many slots each
+  cases.push_back({DType::q8_0, DType::q8_0, DType::q8_0, 1, 1, 5, 96, 32});
+  cases.push_back({DType::q4_1, DType::q4_1, DType::q8_0, 6, 2, 1, 576, 96});
+  cases.push_back({DType::q4_0, DType::q4_k, DType::f16, 5, 3, 7, 512, 96, Activation::gelu_tanh});  // types of different forms
+  cases.push_back({DType::q6_k, DType::f32, DType::q8_0, 3, 1, 40, 256, 32});
+  cases.push_back({DType::f32, DType::bf16, DType::q5_1, 16, 4, 33, 77, 64});
+  cases.push_back({DType::mxfp4, DType::iq4_nl, DType::q6_k, 6, 6, 2, 96, 256});
+  cases.push_back({DType::q4_k, DType::bf16, DType::q8_0, 2, 1, 90, 256, 160});
+  return cases;
+}
+
+/// Weights of all experts, on both sides, and a choice of experts for each token, as ids and as groups in ascending order of the expert.
+class Layer {
+ public:
+  explicit Layer(ExpertsCase const& c_)
+      : c(c_),
+        random_(fresh_seed()),
+        gate_(random_weights(c.gate, std::int64_t(c.n_experts) * c.hidden_dim * c.dim, random_)),
+        up_(random_weights(c.up, std::int64_t(c.n_experts) * c.hidden_dim * c.dim, random_)),
+        down_(random_weights(c.down, std::int64_t(c.n_experts) * c.dim * c.hidden_dim, random_)),
+        x(random_floats(std::size_t(c.n_tokens) * std::size_t(c.dim), random_)),
+        slot_weights(random_floats(std::size_t(c.n_tokens * c.n_used), random_)),
+        norm_weight(random_floats(std::size_t(c.dim), random_)),
+        device_gate_(gate_),
+        device_up_(up_),
+        device_down_(down_) {
+    for (float& v : x) v *= 0.2f;
+    std::vector<std::vector<std::int32_t>> by_expert(static_cast<std::size_t>(c.n_experts));
+    for (std::int32_t t = 0; t < c.n_tokens; ++t) {
+      std::int32_t const first = std::int32_t(random_.below(std::uint64_t(c.n_experts)));
+      std::vector<std::int32_t> chosen;
+      std::int32_t const step = c.n_experts % 5 == 0 ? 1 : 5;
+      for (std::int32_t j = 0; j < c.n_used; ++j) chosen.push_back((first + j * step) % c.n_experts);
+      std::sort(chosen.begin(), chosen.end());
+      for (std::int32_t j = 0; j < c.n_used; ++j) {
+        ids.push_back(chosen[std::size_t(j)]);
+        by_expert[std::size_t(ids.back())].push_back(t * c.n_used + j);
+      }
+    }
+    for (std::int32_t e = 0; e < c.n_experts; ++e) {
+      std::int32_t const first = std::int32_t(slots.size()), n = std::int32_t(by_expert[std::size_t(e)].size());
+      groups.push_back(group(e, first, n, true));
+      host_groups.push_back(group(e, first, n, false));
+      slots.insert(slots.end(), by_expert[std::size_t(e)].begin(), by_expert[std::size_t(e)].end());
+    }
+  }
+
+  ExpertGroup group(std::int32_t expert, std::int32_t first, std::int32_t n, bool on_device) const {
+    auto const part = [&](std::vector<std::byte> const& host, DeviceArray<std::byte> const& device) {
+      return (on_device ? device.data() : host.data()) + host.size() / std::size_t(c.n_experts) * std::size_t(expert);
+    };
+    return {part(gate_, device_gate_), part(up_, device_up_), part(down_, device_down_), first, n};
+  }
+  std::size_t n_slots() const { return slots.size(); }
+  std::size_t output_size() const { return n_slots() * std::size_t(c.dim); }
+  /// Without what lies on one side only.
+  ExpertsArgs args(std::int32_t n_of_slots) const {
+    ExpertsArgs a;
+    a.n_tokens = c.n_tokens;
+    a.n_used = c.n_used;
+    a.dim = c.dim;
+    a.hidden_dim = c.hidden_dim;
+    a.n_slots = n_of_slots;
+    a.gate_type = c.gate;
+    a.up_type = c.up;
+    a.down_type = c.down;
+    a.activation = c.activation;
+    return a;
+  }
+  /// Few rows are rounded to 8-bit blocks where weights are in blocks; many to halves, which the tolerance allows for.
+  reference::ActivationRule rule() const { return c.few() ? &quantized_activation : &reference::f32_activation; }
+  /// Of the norm of all outputs. Few rows: a hidden value near the border of two 8-bit steps may take the other one, 2e-3, as on the CPU;
+  /// floats are as good as f32 sums. Many rows: x, h and the weights of three products are rounded to halves, u = 2^-12 (bfloat16: 2^-9)
+  /// at most and u / sqrt(3) on average, and errors of x and of gate and up go through two more products: 4 u, of four standard deviations.
+  double tolerance() const {
+    bool const blocks = block_elems(c.down) > 1 || block_elems(c.gate) > 1,
+               f32 = c.gate == DType::f32 && c.up == DType::f32 && c.down == DType::f32;
+    if (c.few()) return blocks ? 2e-3 : 2e-5;
+    auto const coarse = [](DType type) { return product_activation(type) == DType::act_bf16_rows; };
+    return f32 ? 2e-5 : (coarse(c.gate) || coarse(c.up) || coarse(c.down) ? 8 : 1) * 1e-3;
+  }
+
+  ExpertsCase const c;
+
+ private:
+  SplitMix64 random_;
+  std::vector<std::byte> const gate_, up_, down_;
+
+ public:
+  std::vector<float> x, slot_weights, norm_weight;
+  std::vector<std::int32_t> ids, slots;
+  std::vector<ExpertGroup> groups, host_groups;  ///< with pointers into VRAM, and into host memory
+
+ private:
+  DeviceArray<std::byte> const device_gate_, device_up_, device_down_;
+};
+
+void check_close(std::vector<float> const& y, std::vector<float> const& expected, double tolerance) {
+  double error = 0, norm = 0;
+  Worst worst;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    error += std::pow(double(y[i]) - double(expected[i]), 2);
+    norm += std::pow(double(expected[i]), 2);
+    worst.compare(std::int64_t(i), double(y[i]), double(expected[i]), 1);
+  }
+  INFO("error " << std::sqrt(error) << " of " << std::sqrt(norm) << "; " << worst.text());
+  CHECK(norm > 0);
+  CHECK(std::sqrt(error) <= tolerance * std::sqrt(norm));
+}
+
+/// The op on some groups of the layer, and the slots that they list.
+std::vector<float> run_listed(Gpu& gpu, Layer const& layer, std::vector<ExpertGroup> const& groups, std::vector<std::int32_t> const& slots,
+                              std::int32_t n_slots) {
+  DeviceArray<float> const x(layer.x);
+  DeviceArray<float> y(layer.output_size());
+  y.upload(poisoned(layer.output_size()));
+  std::vector<ExpertGroup> const at_least_one = groups.empty() ? std::vector<ExpertGroup>(1) : groups;
+  DeviceArray<ExpertGroup> const device_groups(at_least_one);
+  DeviceArray<std::int32_t> const device_slots(slots);
+  DeviceArray<std::byte> workspace(experts_workspace_bytes(layer.c.n_tokens, n_slots, layer.c.dim, layer.c.hidden_dim));
+  ExpertsArgs args = layer.args(n_slots);
+  args.x = x.data();
+  args.y = y.data();
+  args.groups = device_groups.data();
+  args.n_groups = std::int32_t(groups.size());
+  args.slots = device_slots.data();
+  args.workspace = workspace.data();
+  gpu.run(gpu.table().experts, args);
+  workspace.download();  // looks behind its end
+  return y.download();
+}
+std::vector<float> run_listed(Gpu& gpu, Layer const& layer) {
+  return run_listed(gpu, layer, layer.groups, layer.slots, std::int32_t(layer.n_slots()));
+}
+
+/// What RoutedExpertsArgs takes beside ExpertsArgs.
+struct Extras {
+  bool sum = false, norm = false;
+};
+
+std::vector<float> run_routed(Gpu& gpu, Layer const& layer, Extras extras) {
+  ExpertsCase const& c = layer.c;
+  std::int32_t const n_slots = std::int32_t(layer.n_slots());
+  DeviceArray<float> x(layer.x), y(layer.output_size()), norm_weight(layer.norm_weight), slot_weights(layer.slot_weights);
+  DeviceArray<float> sum(layer.x);  // what is added to
+  DeviceArray<std::byte> workspace(experts_workspace_bytes(c.n_tokens, n_slots, c.dim, c.hidden_dim));
+  DeviceArray<std::int32_t> const ids(layer.ids);
+  DeviceArray<ExpertGroup> const weights(layer.groups);
+  DeviceArray<ExpertGroup> groups(layer.groups.size());
+  DeviceArray<std::int32_t> slots(layer.n_slots()), counts(layer.groups.size() + 1);
+  RoutedExpertsArgs args;
+  args.experts = layer.args(n_slots);
+  args.experts.x = x.data();
+  args.experts.y = y.data();
+  args.experts.workspace = workspace.data();
+  args.ids = ids.data();
+  args.weights = weights.data();
+  args.groups = groups.data();
+  args.slots = slots.data();
+  args.counts = counts.data();
+  args.n_experts = c.n_experts;
+  if (extras.sum) {
+    args.slot_weights = slot_weights.data();
+    args.sum = extras.norm ? x.data() : sum.data();  // the residual stream itself, where it is normed on the way in
+  }
+  if (extras.norm) {
+    args.norm = true;
+    args.norm_weight = norm_weight.data();
+    args.eps = 1e-5f;
+  }
+  gpu.run(gpu.table().routed_experts, args);
+  workspace.download();
+  groups.download();
+  slots.download();
+  if (!extras.norm) CHECK(same_bits(x.download(), layer.x));
+  return extras.sum ? (extras.norm ? x : sum).download() : y.download();
+}
+
+std::vector<float> reference_routed(Layer const& layer, Extras extras) {
+  std::vector<float> y = poisoned(layer.output_size()), sum = layer.x;
+  std::vector<ExpertGroup> groups = layer.host_groups;
+  std::vector<std::int32_t> slots(layer.n_slots()), counts(groups.size() + 1);
+  RoutedExpertsArgs args;
+  args.experts = layer.args(std::int32_t(layer.n_slots()));
+  args.experts.x = layer.x.data();
+  args.experts.y = y.data();
+  args.ids = layer.ids.data();
+  args.weights = layer.host_groups.data();
+  args.groups = groups.data();
+  args.slots = slots.data();
+  args.counts = counts.data();
+  args.n_experts = layer.c.n_experts;
+  args.slot_weights = extras.sum ? layer.slot_weights.data() : nullptr;
+  args.sum = extras.sum ? sum.data() : nullptr;
+  args.norm = extras.norm;
+  args.norm_weight = extras.norm ? layer.norm_weight.data() : nullptr;
+  args.eps = 1e-5f;
+  reference::routed_experts(args, layer.rule());
+  return extras.sum ? sum : y;
+}
+
+}  // namespace
+
+TEST_CASE("CUDA experts equal the reference, listed and routed") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (ExpertsCase const& c : experts_cases()) {
+    INFO(c.text());
+    Layer const layer(c);
+    std::vector<float> const y = run_listed(gpu, layer);
+    check_close(y, reference_routed(layer, {}), layer.tolerance());
+    CHECK(same_bits(run_routed(gpu, layer, {}), y));
+  }
+}
+
+TEST_CASE("CUDA routed experts add what they computed, of rows normed on the way in") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (ExpertsCase const& c : experts_cases()) {
+    for (Extras const extras : {Extras{true, false}, Extras{true, true}, Extras{false, true}}) {
+      if (extras.norm && c.n_tokens > cuda::fused_rows) continue;
+      INFO(c.text() << (extras.sum ? ", summed" : "") << (extras.norm ? ", normed" : ""));
+      Layer const layer(c);
+      check_close(run_routed(gpu, layer, extras), reference_routed(layer, extras), layer.tolerance());
+    }
+  }
+}
+
+TEST_CASE("a slot's result on the CUDA table does not depend on which groups share the call; other slots are not touched") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (std::int32_t const n_tokens : {3, 20}) {
+    for (DType const up : {DType::q4_0, DType::q8_0}) {
+      Layer const layer({DType::q4_0, up, DType::q4_0, 4, 2, n_tokens, 256, 96});
+      INFO(layer.c.text());
+      std::vector<float> const all = run_listed(gpu, layer);
+      std::vector<float> merged = poisoned(all.size());
+      std::size_t const dim = std::size_t(layer.c.dim);
+      for (std::int32_t e = 0; e < layer.c.n_experts; ++e) {
+        ExpertGroup const whole = layer.groups[std::size_t(e)];
+        for (std::int32_t i = 0; i < whole.n; ++i) {  // every slot by itself
+          std::vector<std::int32_t> const slots = {layer.slots[std::size_t(whole.first + i)]};
+          std::vector<float> const y = run_listed(gpu, layer, {layer.group(e, 0, 1, true)}, slots, 1);
+          for (std::size_t k = 0; k < y.size(); ++k) {
+            if (k / dim == std::size_t(slots[0])) {
+              merged[k] = y[k];
+            } else if (y[k] != poison) {
+              FAIL("a slot of no group was written");
+            }
+          }
+        }
+      }
+      CHECK(same_bits(merged, all));
+    }
+  }
+}
+
+TEST_CASE("groups of a call to the CUDA table may lie anywhere among the slots, and may be empty") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (std::int32_t const n_tokens : {5, 30}) {
+    Layer const layer({DType::q4_k, DType::q4_k, DType::q8_0, 9, 2, n_tokens, 256, 96});
+    INFO(layer.c.text());
+    std::vector<float> const all = run_listed(gpu, layer);
+    ExpertGroup const empty = layer.group(2, 2 * n_tokens, 0, true);
+    std::vector<ExpertGroup> const some = {layer.groups[8], empty, layer.groups[5], layer.groups[1], empty};
+    std::vector<float> expected = poisoned(all.size());
+    std::int32_t n_slots = 0;
+    for (ExpertGroup const& g : some) {
+      n_slots += g.n;
+      for (std::int32_t i = g.first; i < g.first + g.n; ++i) {
+        auto const at = std::ptrdiff_t(layer.slots[std::size_t(i)]) * layer.c.dim;
+        std::copy_n(all.begin() + at, layer.c.dim, expected.begin() + at);
+      }
+    }
+    CHECK(same_bits(run_listed(gpu, layer, some, layer.slots, n_slots), expected));
+    CHECK(same_bits(run_listed(gpu, layer, {empty, empty}, layer.slots, 0), poisoned(all.size())));
+    CHECK(same_bits(run_listed(gpu, layer, {}, layer.slots, 0), poisoned(all.size())));
+    CHECK(same_bits(run_listed(gpu, layer, {empty, empty}, layer.slots, 2 * n_tokens), poisoned(all.size())));  // an upper bound
+  }
+}

@@ -1,0 +1,158 @@
+/// The writing of KV pages by the CUDA kernels, alone and with the norms and rotations before it.
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "catch.hpp"
+#include "cuda/kv_pages.hpp"
+#include "tiered/kernels/reference/norm.hpp"
+#include "tiered/kernels/reference/rope.hpp"
+
+using namespace tiered_test;
+
+namespace {
+
+struct InputCase {
+  std::int32_t n_tokens, n_heads, n_kv_heads, head_dim, n_rot, page_tokens;
+  bool q_norm, k_norm;
+  RopeKind kind;
+};
+
+std::vector<InputCase> input_cases() {
+  auto const halves = RopeKind::halves, adjacent = RopeKind::adjacent;
+  return {
+      {1, 32, 4, 128, 128, 256, true, true, halves}, {3, 8, 2, 128, 64, 256, false, false, halves},
+      {16, 4, 4, 64, 64, 64, true, true, adjacent},  {17, 6, 2, 80, 80, 32, false, true, halves},
+      {65, 3, 1, 96, 48, 64, true, false, adjacent}, {2, 2, 1, 256, 256, 256, true, true, halves},
+      {5, 4, 2, 33, 20, 16, true, true, halves},     {100, 2, 2, 20, 20, 16, true, true, adjacent},
+      {2, 2, 1, 576, 64, 64, true, true, adjacent},  {4, 2, 2, 64, 0, 64, true, true, halves},
+  };
+}
+
+/// Norm and rotation by the reference.
+std::vector<float> prepared(InputCase const& c, std::vector<float> x, std::int32_t n_heads, std::vector<float> const* weight,
+                            std::vector<std::int32_t> const& positions, std::vector<float> const& inv_freq, float magnitude) {
+  if (weight != nullptr) reference::rms_norm({x.data(), weight->data(), x.data(), c.n_tokens * n_heads, c.head_dim, 1e-6f});
+  RopeArgs rope;
+  rope.x = x.data();
+  rope.positions = positions.data();
+  rope.inv_freq = inv_freq.data();
+  rope.n_tokens = c.n_tokens;
+  rope.n_heads = n_heads;
+  rope.head_dim = c.head_dim;
+  rope.n_rot = c.n_rot;
+  rope.kind = c.kind;
+  rope.magnitude = magnitude;
+  reference::rope(rope);
+  return x;
+}
+
+void check_input(Gpu& gpu, InputCase const& c, DType kv, SplitMix64& random) {
+  AttentionCase const layout{c.n_heads, c.n_kv_heads, c.head_dim, c.page_tokens, 0, run_of(0, 100, c.n_tokens)};
+  Pages expected(layout, kv, random);
+  DevicePages pages(expected);
+  std::size_t const q_row = std::size_t(c.n_heads) * std::size_t(c.head_dim), k_row = std::size_t(c.n_kv_heads) * std::size_t(c.head_dim);
+  std::size_t const n_tokens = std::size_t(c.n_tokens);
+  std::vector<float> const k = random_floats(n_tokens * k_row, random), v = random_floats(n_tokens * k_row, random);
+  std::vector<float> q = random_floats(n_tokens * q_row, random);
+  // The first heads of q are k, and normed alike if at all: what comes of them is what must be in the cache.
+  for (std::size_t t = 0; t < n_tokens; ++t)
+    std::copy_n(k.begin() + std::ptrdiff_t(t * k_row), k_row, q.begin() + std::ptrdiff_t(t * q_row));
+  std::vector<float> const weight = random_floats(std::size_t(c.head_dim), random);
+  std::vector<std::int32_t> positions;  // of the rotation: not those in the cache
+  for (std::int32_t t = 0; t < c.n_tokens; ++t) positions.push_back(std::int32_t(random.below(100000)));
+  std::vector<float> inv_freq(std::size_t(c.n_rot / 2) + 1);
+  for (std::size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] = std::pow(10000.0f, -2 * float(i) / float(std::max(c.n_rot, 1)));
+  float const magnitude = 1.25f;
+
+  DeviceArray<float> device_q(q), device_k(k), device_v(v), device_weight(weight), device_freq(inv_freq);
+  DeviceArray<std::int32_t> device_positions(positions);
+  DeviceArray<KvRow> rows(layout.rows);
+  AttentionInputArgs args;
+  args.q = device_q.data();
+  args.k = device_k.data();
+  args.v = device_v.data();
+  args.q_norm = c.q_norm ? device_weight.data() : nullptr;
+  args.k_norm = c.k_norm ? device_weight.data() : nullptr;
+  args.positions = device_positions.data();
+  args.inv_freq = device_freq.data();
+  args.rows = rows.data();
+  args.tables = pages.tables.data();
+  args.n_tokens = c.n_tokens;
+  args.n_heads = c.n_heads;
+  args.n_kv_heads = c.n_kv_heads;
+  args.head_dim = c.head_dim;
+  args.n_rot = c.n_rot;
+  args.page_tokens = c.page_tokens;
+  args.eps = 1e-6f;
+  args.magnitude = magnitude;
+  args.kind = c.kind;
+  gpu.run(gpu.table().attention_input[std::uint32_t(kv)], args);
+
+  std::vector<float> const got = device_q.download();
+  std::vector<float> const reference_q = prepared(c, q, c.n_heads, c.q_norm ? &weight : nullptr, positions, inv_freq, magnitude);
+  Worst worst;  // a norm rounds head_dim sums and some more; a rotation's sine and cosine are off by 2^-22
+  for (std::size_t i = 0; i < got.size(); ++i)
+    worst.compare(std::int64_t(i), double(got[i]), double(reference_q[i]), (c.head_dim + 32) * epsilon * 10);
+  INFO("queries: " << worst.text());
+  CHECK(worst.factor <= 1);
+
+  // Keys: as the queries that they equal, or, where only one of both is normed, of another call.
+  std::vector<float> turned = got;
+  if (c.q_norm != c.k_norm) {
+    device_q.upload(q);
+    device_k.upload(k);
+    args.q_norm = args.k_norm;
+    gpu.run(gpu.table().attention_input[std::uint32_t(kv)], args);
+    turned = device_q.download();
+  }
+  std::vector<float> keys;
+  for (std::size_t t = 0; t < n_tokens; ++t)
+    keys.insert(keys.end(), turned.begin() + std::ptrdiff_t(t * q_row), turned.begin() + std::ptrdiff_t(t * q_row + k_row));
+  reference::kv_write(
+      {keys.data(), v.data(), layout.rows.data(), expected.tables.data(), c.n_tokens, c.n_kv_heads, c.head_dim, c.page_tokens}, kv);
+  CHECK(pages.bytes.download() == expected.bytes);
+}
+
+}  // namespace
+
+TEST_CASE("CUDA: KV pages are written as the reference writes them, and nothing else is") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const kv : kv_types) {
+    for (AttentionCase const& c : all_attention_cases()) {
+      INFO(describe(kv, c));
+      SplitMix64 random(4);
+      Pages pages(c, kv, random);
+      pages.k[0] = 1e6f;  // beyond binary16
+      pages.v[pages.v.size() - 1] = -0.0f;
+      std::fill_n(pages.v.begin(), std::min<std::size_t>(pages.v.size() - 1, 32), 0.0f);
+      DevicePages device(pages);
+      DeviceArray<float> k(pages.k), v(pages.v);
+      DeviceArray<KvRow> rows(pages.written);
+      KvWriteArgs args = pages.write_args();
+      args.k = k.data();
+      args.v = v.data();
+      args.rows = rows.data();
+      args.tables = device.tables.data();
+      gpu.run(gpu.table().kv_write[std::uint32_t(kv)], args);
+      pages.write();
+      CHECK(device.bytes.download() == pages.bytes);
+      args.n_tokens = 0;
+      gpu.run(gpu.table().kv_write[std::uint32_t(kv)], args);
+    }
+  }
+}
+
+TEST_CASE("CUDA: what goes into attention is normed, turned and stored as by one op after another") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  SplitMix64 random(71);
+  for (DType const kv : kv_types) {
+    for (InputCase const& c : input_cases()) {
+      INFO(name(kv) << ": " << c.n_tokens << " rows, " << c.n_heads << " on " << c.n_kv_heads << " heads of " << c.head_dim << ", "
+                    << c.n_rot << " turn");
+      check_input(gpu, c, kv, random);
+    }
+  }
+}

@@ -1,0 +1,383 @@
+// Fused ops, experts without waiting for ids, and captured steps: a device of reference kernels that has them against fixtures, and
+// against itself without them.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "catch.hpp"
+#include "error_of.hpp"
+#include "golden/engine_helpers.hpp"
+#include "reference_device.hpp"
+#include "tiered/sim/sim_copy_engine.hpp"
+
+using namespace tiered;
+using namespace tiered::test;
+
+namespace {
+
+struct RigOptions {
+  std::string policy = "all_vram";
+  std::size_t vram_bytes = std::size_t{1} << 24;
+  bool device_embeds = false, capture = false;
+  std::int32_t n_sequences = 1;
+  std::int32_t capture_rows = 16;
+  std::int32_t chunk = 0;  ///< rows that go through a step at once; 0: as planned
+  std::uint64_t seed = 1;
+  KernelTable const* device = &reference::kernels_fused();
+  DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
+};
+
+/// An executor by hand: what an engine does with its parts, with backends of the test.
+class Rig {
+ public:
+  Rig(std::shared_ptr<Transformer const> m, RigOptions const& o)
+      : model(std::move(m)),
+        lanes(LaneSet::seeded(o.seed)),
+        host(lanes, reference::kernels(), 0, "host"),
+        device(lanes, *o.device, o.vram_bytes, "device"),
+        copy(lanes, {.device = &device.memory()}),
+        plans(plan(o)),
+        vram(device.memory(), plans.vram_bytes, weight_alignment),
+        kv(model->config(), {plans.max_context, o.n_sequences, o.kv_type}, states_in_vram(), vram.data()),
+        cache(most([](PlanImage const& i) { return i.vram.cache_bytes; }), AnyEviction(Lru{})),
+        activations(host_tier, most([](PlanImage const& i) { return i.activations.total_bytes; }), weight_alignment),
+        lengths(std::size_t(o.n_sequences), 0),
+        executor(ModelRef(*model), parts(o)) {
+    device.may_capture = o.capture;
+  }
+  ~Rig() { executor.recover(); }
+
+  PlanImage const& image_for(std::size_t n_rows) const { return plans.images[DecodePrefillTiers{}.select(int(n_rows))]; }
+
+  /// (slot, token) behind what the sequences have; logits of all rows, or of the last only.
+  std::vector<float> step(std::vector<std::pair<std::int32_t, std::int32_t>> const& tokens, bool last_only = false) {
+    std::size_t const vocab = std::size_t(model->config().vocab_size);
+    std::vector<float> out;
+    for (std::size_t begin = 0; begin < tokens.size();) {
+      PlanImage const& image = image_for(tokens.size() - begin);
+      std::size_t const end = std::min(tokens.size(), begin + std::size_t(image.output_by_rows ? 1 : image.limits.block));
+      std::vector<BlockRow> rows;
+      for (std::size_t i = begin; i < end; ++i) {
+        auto const [slot, token] = tokens[i];
+        rows.push_back({slot, lengths[std::size_t(slot)]++, token, !last_only || i + 1 == tokens.size()});
+        kv.reserve(slot, lengths[std::size_t(slot)]);
+      }
+      std::size_t const n_outputs = std::size_t(std::ranges::count_if(rows, &BlockRow::want_logits));
+      out.resize(out.size() + n_outputs * vocab, -1.f);
+      executor.activate(image);
+      executor.run_block(rows, out.data() + out.size() - n_outputs * vocab);
+      begin = end;
+    }
+    return out;
+  }
+  /// Logits after every token, taken in steps of the given sizes (the last again and again).
+  std::vector<float> all(std::vector<std::int32_t> const& tokens, std::vector<std::size_t> const& sizes) {
+    std::vector<float> out;
+    for (std::size_t begin = 0, s = 0; begin < tokens.size(); ++s) {
+      std::size_t const end = std::min(tokens.size(), begin + sizes[std::min(s, sizes.size() - 1)]);
+      std::vector<std::pair<std::int32_t, std::int32_t>> rows;
+      for (std::size_t i = begin; i < end; ++i) rows.push_back({0, tokens[i]});
+      std::vector<float> const logits = step(rows);
+      out.insert(out.end(), logits.begin(), logits.end());
+      begin = end;
+    }
+    return out;
+  }
+  /// Launches of the device in one more step of these rows.
+  std::vector<std::string> launches_of(std::vector<std::pair<std::int32_t, std::int32_t>> const& rows) {
+    device.launches.clear();
+    host.launches.clear();
+    device.n_waits = 0;
+    step(rows);
+    return device.launches;
+  }
+
+ private:
+  EnginePlans plan(RigOptions const& o) {
+    EngineOptions options;
+    options.vram_bytes = o.vram_bytes;
+    options.max_context = 256;
+    options.n_sequences = o.n_sequences;
+    options.kv_type = o.kv_type;
+    PolicyValues<SweepPolicies> const values{.placement = make_placement(o.policy)};
+    EnginePlans out = make_plans<SweepPolicies>(*model, options, values, host.kernels(), device.kernels());
+    for (PlanImage& image : out.images) {
+      if (o.chunk == 0 || o.chunk >= image.limits.chunk) continue;
+      std::size_t const tables = image.activations.expert_x - image.activations.kv_tables;
+      image.limits.chunk = o.chunk;
+      image.activations = make_activation_layout(model->config(), image.limits, image.activations.step_bytes, tables);
+    }
+    return out;
+  }
+  template <class F>
+  std::size_t most(F const& bytes) const {
+    std::size_t n = 0;
+    for (PlanImage const& image : plans.images) n = std::max(n, bytes(image));
+    return n;
+  }
+  std::vector<bool> states_in_vram() const {
+    std::vector<bool> in_vram;
+    for (float share : plans.images.front().plan.state_in_vram) in_vram.push_back(share > 0);
+    return in_vram;
+  }
+  ExecutorParts parts(RigOptions const& o) {
+    ExecutorParts p;
+    p.table = model->table();
+    p.config = &model->config();
+    p.host = Side(host_device, host);
+    p.device = Side(first_gpu, device);
+    p.copy = CopyLane(copy);
+    p.vram = vram.data();
+    p.host_base = activations.data();
+    p.kv = &kv;
+    p.cache = &cache;
+    p.device_reads_host_weights = o.device_embeds;
+    p.capture_rows = o.capture_rows;
+    return p;
+  }
+
+ public:
+  std::shared_ptr<Transformer const> model;
+  std::shared_ptr<LaneSet> lanes;
+  ReferenceDevice host, device;
+  SimCopyEngine copy;
+  EnginePlans plans;
+  Buffer vram;
+  KvCache kv;
+  ExpertCache cache;
+  PageableTier host_tier;
+  Buffer activations;
+  std::vector<std::int32_t> lengths;
+  Executor executor;
+};
+
+std::vector<std::string> concat_lists(std::vector<std::vector<std::string>> const& lists) {
+  std::vector<std::string> out;
+  for (auto const& l : lists) out.insert(out.end(), l.begin(), l.end());
+  return out;
+}
+std::vector<std::string> repeated(std::vector<std::string> const& layer, std::int32_t n) {
+  return concat_lists(std::vector<std::vector<std::string>>(std::size_t(n), layer));
+}
+
+std::size_t all_bytes(Transformer const& model) {
+  std::size_t sum = 0;
+  for (Shard const& s : model.table().shards) sum += s.bytes;
+  return sum;
+}
+
+/// Every sum in f64, every result rounded to f32: what fusing changes is some roundings of 2^-24 in each op, at the most.
+double worst_difference(std::vector<float> const& a, std::vector<float> const& b, float range) {
+  REQUIRE(a.size() == b.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    double const d = std::fabs(double(a[i]) - double(b[i])) / double(range);
+    if (!(d <= worst)) worst = d;
+  }
+  return worst;
+}
+constexpr double tolerance = 1e-5;
+
+std::vector<std::pair<std::int32_t, std::int32_t>> row(std::int32_t token) { return {{0, token}}; }
+
+std::vector<std::string> const attention_launches{"norm+store3", "attention_input", "attention", "add1"};
+std::vector<std::string> const dense_launches = concat_lists({attention_launches, {"norm+gate2", "add1"}});
+std::vector<std::string> const moe_launches = concat_lists({attention_launches, {"norm+store1", "route", "norm+routed_experts"}});
+std::vector<std::string> const post_norm_launches{"norm+store3", "attention_input", "attention", "store1", "norm",
+                                                  "add",         "norm+gate2",      "store1",    "norm",   "add"};
+std::vector<std::string> const output_launches{"gather", "norm+store1"};
+
+}  // namespace
+
+TEST_CASE("a decode step of residents is a few launches a layer", "[golden][fused]") {
+  std::map<std::string, std::vector<std::string>> const expected{
+      {"llama.f32.gguf", dense_launches}, {"llama.mixed.gguf", dense_launches},  {"qwen2.mixed.gguf", dense_launches},
+      {"qwen3.f16.gguf", dense_launches}, {"qwen3moe.mixed.gguf", moe_launches}, {"gemma3.mixed.gguf", post_norm_launches}};
+  for (auto const& [file, layer] : expected) {
+    INFO(file);
+    auto const model = open_golden(file);
+    Rig rig(model, {});
+    rig.all({5, 6, 7, 4}, {3, 1});
+    std::vector<std::string> const steps = concat_lists({repeated(layer, model->config().n_layers), output_launches});
+    CHECK(rig.launches_of(row(8)) == steps);
+    CHECK(rig.host.launches == std::vector<std::string>{"embed"});
+    CHECK(rig.device.n_waits == 3);  // for the rows' numbers, the embedding, and the logits that have left
+    Rig embeds(model, {.device_embeds = true});
+    embeds.all({5, 6, 7, 4}, {3, 1});
+    CHECK(embeds.launches_of(row(8)) == concat_lists({{"embed"}, steps}));
+    CHECK(embeds.host.launches.empty());
+    CHECK(embeds.device.n_waits == 2);
+  }
+}
+
+TEST_CASE("more rows than fused ops take go one op after another, but for experts", "[golden][fused]") {
+  auto const model = open_golden("qwen3moe.f32.gguf");
+  Rig rig(model, {});
+  std::vector<std::pair<std::int32_t, std::int32_t>> rows;
+  for (std::int32_t i = 0; i < 17; ++i) rows.push_back({0, 3 + i});
+  // Logits of one row: the head is a product of few rows then.
+  rig.device.launches.clear();
+  rig.step(rows, true);
+  std::vector<std::string> const layer{"norm",   "matmul", "matmul", "matmul", "attention_input", "attention",
+                                       "matmul", "add",    "norm",   "matmul", "route",           "routed_experts"};
+  CHECK(rig.device.launches == concat_lists({repeated(layer, model->config().n_layers), output_launches}));
+}
+
+TEST_CASE("a device without fused ops launches what it always did", "[golden][fused]") {
+  auto const model = open_golden("qwen3moe.f32.gguf");
+  Rig rig(model, {.device = &reference::kernels()});
+  rig.all({5, 6, 7}, {3});
+  std::vector<std::string> const layer{"norm",      "matmul", "matmul", "matmul", "norm",   "norm",  "rope",    "rope",    "kv_write",
+                                       "attention", "matmul", "add",    "norm",   "matmul", "route", "experts", "combine", "add"};
+  CHECK(rig.launches_of(row(8)) == concat_lists({repeated(layer, model->config().n_layers), {"gather", "norm", "matmul"}}));
+}
+
+TEST_CASE("fused: logits equal the fixtures', and those of the same ops one by one", "[golden][fused]") {
+  for (GoldenCase const& c : golden_cases()) {
+    INFO(c.gguf);
+    auto const model = open_golden(c.gguf);
+    GoldenFixture const f = read_golden(golden_path(c.fixture));
+    Rig plain(model, {.device = &reference::kernels()});
+    std::vector<float> const expected = plain.all(f.tokens, {f.prompt_size, 1});
+    for (std::vector<std::size_t> const& steps : {std::vector<std::size_t>{f.prompt_size, 1}, {16, 5, 17, 1, 3}}) {
+      for (bool embeds : {false, true}) {
+        Rig rig(model, {.device_embeds = embeds, .seed = 7 + steps.size()});
+        std::vector<float> const got = rig.all(f.tokens, steps);
+        CHECK(compare(got, f).worst < 1e-4);
+        CHECK(worst_difference(got, expected, f.logit_range) < tolerance);
+      }
+    }
+  }
+}
+
+TEST_CASE("fused: every split of a model between host and device", "[golden][fused]") {
+  for (char const* name : {"llama_tied", "qwen2", "qwen3moe", "gemma3"}) {
+    auto const model = open_golden(std::string(name) + ".mixed.gguf");
+    GoldenFixture const f = read_golden(golden_path(std::string(name) + ".mixed.golden"));
+    std::vector<std::int32_t> const tokens(f.tokens.begin(), f.tokens.begin() + 30);
+    Rig plain(model, {.vram_bytes = 0});
+    std::vector<float> const expected = plain.all(tokens, {20, 1});
+    std::size_t n_mixed = 0;
+    for (std::string const policy : {"all_vram", "attention_first", "seconds_per_byte", "stream_all"}) {
+      for (std::size_t i = 0; i < 12; ++i) {
+        std::size_t const budget = MiB / 8 + (3 * all_bytes(*model) + 2 * MiB) * i / 11;
+        for (bool embeds : {false, true}) {
+          INFO(name << " " << policy << " " << budget << (embeds ? " embeds" : ""));
+          Rig rig(model, {.policy = policy, .vram_bytes = budget, .device_embeds = embeds, .capture = embeds, .seed = i});
+          CHECK(worst_difference(rig.all(tokens, {20, 1}), expected, f.logit_range) < tolerance);
+          n_mixed += !rig.device.launches.empty() && rig.host.launches.size() > 30 ? 1 : 0;
+        }
+      }
+    }
+    CHECK(n_mixed > 0);
+  }
+}
+
+TEST_CASE("fused: blocks of several chunks, experts by as many rows as their workspace is for", "[golden][fused]") {
+  for (char const* name : {"qwen3moe.f32.gguf", "llama.f32.gguf"}) {
+    INFO(name);
+    auto const model = open_golden(name);
+    GoldenFixture const f = read_golden(golden_path(std::string(name) == "llama.f32.gguf" ? "llama.golden" : "qwen3moe.golden"));
+    Rig rig(model, {.chunk = 7});
+    CHECK(compare(rig.all(f.tokens, {f.prompt_size, 1}), f).worst < 1e-4);
+    if (std::string(name) == "llama.f32.gguf") continue;
+    std::vector<std::pair<std::int32_t, std::int32_t>> rows;
+    for (std::int32_t i = 0; i < 17; ++i) rows.push_back({0, 3 + i});
+    std::vector<std::string> const launches = rig.launches_of(rows);
+    CHECK(std::ranges::count(launches, "routed_experts") == 3 * model->config().n_layers);
+    CHECK(std::ranges::count(launches, "norm+routed_experts") == 0);
+    CHECK(std::ranges::count(launches, "combine") == 0);
+  }
+}
+
+TEST_CASE("captured: replayed steps give the bits of steps that are not", "[golden][fused]") {
+  for (char const* name : {"llama", "qwen2", "qwen3moe", "gemma3"}) {
+    INFO(name);
+    auto const model = open_golden(std::string(name) + ".f32.gguf");
+    GoldenFixture const f = read_golden(golden_path(std::string(name) + ".golden"));
+    Rig direct(model, {.device_embeds = true}), captured(model, {.device_embeds = true, .capture = true});
+    std::vector<float> const expected = direct.all(f.tokens, {f.prompt_size, 1}), got = captured.all(f.tokens, {f.prompt_size, 1});
+    CHECK(got == expected);
+    CHECK(compare(got, f).worst < 1e-4);
+    CHECK(direct.device.n_graph_launches == 0);
+    CHECK(captured.device.n_graphs == 1);
+    CHECK(captured.device.n_graph_launches == f.steps);
+    // One more costs no launch of its own, and two waits: for the rows' numbers, and for the logits that have left.
+    CHECK(captured.launches_of(row(8)).empty());
+    CHECK(captured.device.n_waits == 2);
+  }
+}
+
+TEST_CASE("captured: several sequences, several rows, plans that take turns, after errors", "[golden][fused]") {
+  auto const model = open_golden("qwen3moe.f32.gguf");
+  GoldenFixture const f = read_golden(golden_path("qwen3moe.golden"));
+  RigOptions const o{.device_embeds = true, .n_sequences = 3};
+  RigOptions with = o;
+  with.capture = true;
+  Rig direct(model, o), captured(model, with);
+  SplitMix64 random(20);
+  INFO("seed 20");
+  for (int step = 0; step < 40; ++step) {
+    std::vector<std::pair<std::int32_t, std::int32_t>> rows;
+    std::size_t const n = step % 9 == 8 ? 18 : 1 + random.below(3);
+    for (std::size_t i = 0; i < n; ++i) rows.push_back({std::int32_t(n == 18 ? 2 : random.below(3)), 3 + std::int32_t(random.below(90))});
+    std::ranges::stable_sort(rows, {}, [](auto const& r) { return r.first; });
+    CHECK(captured.step(rows) == direct.step(rows));
+    if (step == 20) captured.executor.recover();
+  }
+  CHECK(captured.device.n_graphs == 3);
+  CHECK(captured.device.n_graph_launches == 36);
+}
+
+TEST_CASE("captured ahead: the first step launches one graph", "[golden][fused]") {
+  auto const model = open_golden("llama.mixed.gguf");
+  Rig rig(model, {.device_embeds = true, .capture = true});
+  rig.executor.activate(rig.image_for(1));
+  CHECK(rig.executor.is_capturable(1, 1));
+  CHECK_FALSE(rig.executor.is_capturable(1, 0));
+  CHECK(rig.executor.capture(1));
+  CHECK(rig.executor.capture(1));
+  CHECK_FALSE(rig.executor.capture(2));  // a block of this plan has one row
+  rig.executor.activate(rig.image_for(3));
+  CHECK(rig.executor.capture(3));
+  CHECK(rig.device.n_graphs == 2);
+  CHECK(rig.device.n_graph_launches == 0);
+  rig.device.launches.clear();
+  std::vector<float> const got = rig.all({9, 10, 11}, {1});
+  CHECK(rig.device.launches.empty());
+  Rig direct(model, {.device_embeds = true});
+  CHECK(direct.all({9, 10, 11}, {1}) == got);
+}
+
+TEST_CASE("captured: a launch that fails ends the capture, and the next step begins one", "[golden][fused]") {
+  auto const model = open_golden("qwen3moe.f32.gguf");
+  Rig rig(model, {.device_embeds = true, .capture = true}), direct(model, {.device_embeds = true});
+  rig.all({9, 10, 11, 12}, {4});
+  direct.all({9, 10, 11, 12}, {4});
+  for (std::size_t at : {0, 5, 16}) {
+    rig.device.launches.clear();
+    rig.device.fail_at = at;
+    CHECK(error_of([&] { rig.step(row(13)); }).code == Errc::device);
+    CHECK_FALSE(rig.device.capturing());
+    rig.executor.recover();
+    rig.lengths[0] = 4;
+  }
+  rig.device.fail_at = ~std::size_t{0};
+  CHECK(rig.step(row(13)) == direct.step(row(13)));
+  CHECK(rig.device.n_graphs == 2);  // of the four rows, and of one
+}
+
+TEST_CASE("not captured: what another device, a copy or the host's look takes part in", "[golden][fused]") {
+  auto const capturable = [](std::string const& file, RigOptions o) {
+    o.capture = true;
+    Rig rig(open_golden(file), o);
+    rig.executor.activate(rig.image_for(1));
+    return rig.executor.is_capturable(1, 1);
+  };
+  CHECK(capturable("qwen3moe.mixed.gguf", {.device_embeds = true}));
+  CHECK_FALSE(capturable("qwen3moe.mixed.gguf", {}));  // the host looks the embedding up
+  CHECK_FALSE(capturable("qwen3moe.mixed.gguf", {.device_embeds = true, .device = &reference::kernels()}));
+  CHECK_FALSE(capturable("qwen3moe.mixed.gguf", {.device_embeds = true, .capture_rows = 0}));
+  CHECK_FALSE(capturable("qwen3moe.mixed.gguf", {.vram_bytes = 0, .device_embeds = true}));
+  CHECK_FALSE(capturable("qwen3moe.mixed.gguf", {.policy = "stream_all", .vram_bytes = MiB, .device_embeds = true}));
+}

@@ -1,0 +1,175 @@
+/// A device made of the reference kernels: behind a lane, with memory that must be copied to, its launches listed by name, and
+/// launches that can be captured and repeated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tiered/core/error.hpp"
+#include "tiered/kernels/backend.hpp"
+#include "tiered/kernels/reference/table.hpp"
+#include "tiered/memory/lane.hpp"
+#include "tiered/sim/sim_tier.hpp"
+
+namespace tiered::test {
+
+class ReferenceDevice {
+ public:
+  using Memory = SimTier;
+
+  ReferenceDevice(std::shared_ptr<LaneSet> lanes, KernelTable const& reference, std::size_t memory_bytes, std::string lane_name)
+      : lanes_(std::move(lanes)), lane_(lanes_->open(std::move(lane_name))), reference_(&reference), memory_(memory_bytes) {
+    wrap_all();
+  }
+  ReferenceDevice(ReferenceDevice const&) = delete;
+  ReferenceDevice& operator=(ReferenceDevice const&) = delete;
+  ~ReferenceDevice() { lanes_->drain(lane_); }
+
+  KernelTable const& kernels() const { return table_; }
+  Queue queue() const { return {const_cast<ReferenceDevice*>(this)}; }
+  Memory& memory() { return memory_; }
+  void wait_for(Ticket ticket) {
+    outside_of_capture();
+    ++n_waits;
+    lanes_->wait_for(lane_, ticket);
+  }
+  Ticket record() {
+    outside_of_capture();
+    return lanes_->record(lane_);
+  }
+  void synchronize() {
+    outside_of_capture();
+    lanes_->synchronize(lane_);
+  }
+  void recover() { lanes_->clear_errors(); }
+
+  /// What a capture gives: moved, not copied, as a device's graphs are.
+  struct Graph {
+    Graph() = default;
+    Graph(Graph&&) = default;
+    Graph& operator=(Graph&&) = default;
+    std::vector<LaneTask> tasks;
+  };
+  bool can_capture() const { return may_capture; }
+  void begin_capture() {
+    outside_of_capture();
+    capturing_ = true;
+    captured_ = {};
+  }
+  Graph end_capture() {
+    expects(capturing_, "end_capture() ends a capture");
+    capturing_ = false;
+    ++n_graphs;
+    return std::move(captured_);
+  }
+  void abandon_capture() noexcept { capturing_ = false; }
+  bool capturing() const { return capturing_; }
+  void launch_graph(Graph const& graph) {
+    outside_of_capture();
+    ++n_graph_launches;
+    for (LaneTask const& task : graph.tasks) lanes_->submit(lane_, task);
+  }
+
+  /// Since the test emptied it; what a graph repeats is not listed.
+  std::vector<std::string> launches;
+  std::size_t n_waits = 0, n_graphs = 0, n_graph_launches = 0;
+  bool may_capture = false;
+  std::size_t fail_at = ~std::size_t{0};  ///< the launch that returns a status other than 0
+
+ private:
+  void outside_of_capture() const { expects(!capturing_, "within a capture a device neither waits nor records"); }
+
+  template <class Args>
+  static std::string name_of(Args const&) {
+    return "other";
+  }
+  static std::string name_of(RmsNormArgs const&) { return "norm"; }
+  static std::string name_of(MatmulArgs const&) { return "matmul"; }
+  static std::string name_of(RopeArgs const&) { return "rope"; }
+  static std::string name_of(KvWriteArgs const&) { return "kv_write"; }
+  static std::string name_of(AttentionInputArgs const&) { return "attention_input"; }
+  static std::string name_of(AttentionArgs const&) { return "attention"; }
+  static std::string name_of(AddArgs const&) { return "add"; }
+  static std::string name_of(GatedArgs const&) { return "gated"; }
+  static std::string name_of(GatherArgs const&) { return "gather"; }
+  static std::string name_of(EmbedArgs const&) { return "embed"; }
+  static std::string name_of(RouteArgs const&) { return "route"; }
+  static std::string name_of(ExpertsArgs const&) { return "experts"; }
+  static std::string name_of(CombineArgs const&) { return "combine"; }
+  static std::string name_of(RoutedExpertsArgs const& a) { return a.norm ? "norm+routed_experts" : "routed_experts"; }
+  static std::string name_of(FusedMatmulArgs const& a) {
+    constexpr char const* then[] = {"store", "add", "gate"};
+    return std::string(a.norm ? "norm+" : "") + then[int(a.then)] + std::to_string(a.n_parts);
+  }
+
+  template <class Args>
+  int enqueue(Kernel<Args> op, Args const& args) {
+    if (launches.size() == fail_at) return 999;
+    launches.push_back(name_of(args));
+    auto const task = [op, args] { op(args, Queue{}); };
+    if (capturing_) {
+      captured_.tasks.emplace_back(task);
+    } else {
+      lanes_->submit(lane_, task);
+    }
+    return 0;
+  }
+
+  template <class Args, Kernel<Args> KernelTable::*op>
+  void wrap() {
+    if (reference_->*op == nullptr) return;
+    table_.*op = [](Args const& args, Queue q) {
+      auto& self = *static_cast<ReferenceDevice*>(q.native);
+      return self.enqueue(self.reference_->*op, args);
+    };
+  }
+  template <class Args, std::size_t n, Kernel<Args> (KernelTable::*ops)[n], std::size_t... i>
+  void wrap_each(std::index_sequence<i...>) {
+    auto const one = [&]<std::size_t type>(std::integral_constant<std::size_t, type>) {
+      if ((reference_->*ops)[type] == nullptr) return;
+      (table_.*ops)[type] = [](Args const& args, Queue q) {
+        auto& self = *static_cast<ReferenceDevice*>(q.native);
+        return self.enqueue((self.reference_->*ops)[type], args);
+      };
+    };
+    (one(std::integral_constant<std::size_t, i>{}), ...);
+  }
+  template <class Args, Kernel<Args> (KernelTable::*ops)[n_file_dtypes]>
+  void wrap_types() {
+    wrap_each<Args, n_file_dtypes, ops>(std::make_index_sequence<n_file_dtypes>{});
+  }
+  void wrap_all() {
+    table_ = *reference_;
+    wrap_types<EmbedArgs, &KernelTable::embed>();
+    wrap_types<MatmulArgs, &KernelTable::matmul>();
+    wrap_types<KvWriteArgs, &KernelTable::kv_write>();
+    wrap_types<AttentionArgs, &KernelTable::attention>();
+    wrap_types<AttentionInputArgs, &KernelTable::attention_input>();
+    wrap_each<QuantizeArgs, std::size_t(n_activation_forms), &KernelTable::convert>(std::make_index_sequence<n_activation_forms>{});
+    wrap<FusedMatmulArgs, &KernelTable::fused_matmul>();
+    wrap<RmsNormArgs, &KernelTable::rms_norm>();
+    wrap<RopeArgs, &KernelTable::rope>();
+    wrap<GatedArgs, &KernelTable::gated>();
+    wrap<AddArgs, &KernelTable::add>();
+    wrap<GatherArgs, &KernelTable::gather>();
+    wrap<RouteArgs, &KernelTable::route>();
+    wrap<ExpertsArgs, &KernelTable::experts>();
+    wrap<RoutedExpertsArgs, &KernelTable::routed_experts>();
+    wrap<CombineArgs, &KernelTable::combine>();
+  }
+
+  std::shared_ptr<LaneSet> lanes_;
+  LaneSet::Lane lane_;
+  KernelTable const* reference_;
+  KernelTable table_;
+  SimTier memory_;
+  Graph captured_;
+  bool capturing_ = false;
+};
+static_assert(Backend<ReferenceDevice>);
+
+}  // namespace tiered::test
