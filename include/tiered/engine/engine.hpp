@@ -59,8 +59,8 @@ struct EngineStats {
 
 namespace detail {
 
-/// Of the activations of any of the plans.
-std::size_t most_host_bytes(EnginePlans const& plans);
+/// Of the activations of any of the plans, in host memory; little where the device does everything.
+std::size_t most_host_bytes(EnginePlans const& plans, std::span<Shard const> shards, bool device_reads_embeddings);
 
 /// What an engine does whatever its policies are: host memory, sequences, rows cut into blocks.
 class EngineCore {
@@ -174,7 +174,7 @@ class Engine {
     Buffer vram, host_activations;
     if (plans.vram_bytes > 0) vram = Buffer(machine_.device->memory(), plans.vram_bytes, weight_alignment);
     if constexpr (requires { machine_.pinned; })
-      host_activations = Buffer(*machine_.pinned, detail::most_host_bytes(plans), weight_alignment);
+      host_activations = Buffer(*machine_.pinned, detail::most_host_bytes(plans, model_->table().shards, device_reads), weight_alignment);
     if constexpr (requires { machine_.account(plans); }) machine_.account(plans);
     core_ = std::make_unique<detail::EngineCore>(
         options, std::move(plans),

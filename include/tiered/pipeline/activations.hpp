@@ -26,6 +26,7 @@ struct ActivationLayout {
   std::size_t expert_x, expert_ids, expert_weights, expert_y, expert_sum, expert_groups, expert_slots, expert_counts, expert_workspace;
   std::size_t expert_tables;  ///< of layers whose experts are all in VRAM: where. On the host, what is copied there
   std::size_t step, step_bytes;
+  std::size_t crossing_bytes;  ///< from the begin on: all that the host needs where every step is the device's
   std::size_t total_bytes;
   std::int32_t slots_per_launch;  ///< of one call of KernelTable::experts
   std::int32_t n_experts;         ///< most of any layer
@@ -49,7 +50,6 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
     hidden_dim = std::max(hidden_dim, layer.hidden_dim);
   }
   std::size_t const slots = block * std::size_t(n_used), is_moe = n_used > 0 ? 1 : 0;
-  l.hidden = take(block * dim, sizeof(float));
   l.tokens = take(block, sizeof(std::int32_t));
   l.positions = take(block, sizeof(std::int32_t));
   l.kv_rows = take(block, sizeof(KvRow));
@@ -58,6 +58,10 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.inputs_bytes = l.total_bytes - l.inputs;
   l.logits = take(std::size_t(std::min(limits.block, max_outputs_per_run)) * std::size_t(config.vocab_size), sizeof(float));
   l.kv_tables = take(kv_table_bytes, 1);
+  l.n_experts = n_experts;
+  l.expert_tables = take(config.layers.size() * std::size_t(n_experts), sizeof(ExpertGroup));  // [n_layers, n_experts]
+  l.crossing_bytes = l.total_bytes;
+  l.hidden = take(block * dim, sizeof(float));
   l.expert_x = take(block * dim * is_moe, sizeof(float));  // [block, dim]
   l.expert_ids = take(slots, sizeof(std::int32_t));        // [block, n_used]
   l.expert_weights = take(slots, sizeof(float));           // [block, n_used]
@@ -69,8 +73,6 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.expert_slots = take(slots, sizeof(std::int32_t));
   l.expert_counts = take(std::size_t(n_experts + 1) * is_moe, sizeof(std::int32_t));  // [n_experts + 1]
   l.expert_workspace = take(n_used == 0 ? 0 : experts_workspace_bytes(limits.block, l.slots_per_launch, config.dim, hidden_dim), 1);
-  l.n_experts = n_experts;
-  l.expert_tables = take(config.layers.size() * std::size_t(n_experts), sizeof(ExpertGroup));  // [n_layers, n_experts]
   l.step_bytes = step_bytes;
   l.step = take(step_bytes, 1);
   return l;

@@ -45,7 +45,7 @@ struct CudaMachine {
 
   /// Weights are going to be copied from these. They are page-locked in the background; copies wait for their piece. Once.
   void register_sources(std::vector<std::span<std::byte const>> const& ranges) {
-    sources = std::make_unique<RegisteredMapping>(gpu, ranges, RegisterOptions{});
+    sources = std::make_unique<RegisteredMapping>(gpu, ranges, RegisterOptions{.n_threads = 2});
     copy->wait_for_registration(sources.get());
     sources->start();
   }

@@ -15,9 +15,19 @@
 
 namespace tiered::detail {
 
-std::size_t most_host_bytes(EnginePlans const& plans) {
+/// Whether the device has every weight but the embedding, and all keys and values.
+inline bool is_all_resident(PlanImage const& image, std::span<Shard const> shards) {
+  return std::ranges::all_of(image.plan.state_in_vram, [](float share) { return share > 0; }) &&
+         std::ranges::all_of(shards, [&](Shard const& s) {
+           return s.kind == ShardKind::embedding || image.vram.resident[std::size_t(s.id)] != VramLayout::none;
+         });
+}
+
+std::size_t most_host_bytes(EnginePlans const& plans, std::span<Shard const> shards, bool device_reads_embeddings) {
   std::size_t bytes = 0;
-  for (PlanImage const& image : plans.images) bytes = std::max(bytes, image.activations.total_bytes);
+  for (PlanImage const& image : plans.images)
+    bytes = std::max(bytes, device_reads_embeddings && is_all_resident(image, shards) ? image.activations.crossing_bytes
+                                                                                      : image.activations.total_bytes);
   return bytes;
 }
 
@@ -37,8 +47,9 @@ EngineCore::EngineCore(EngineOptions const& options, EnginePlans plans, Parts pa
     : options_(options),
       plans_(std::move(plans)),
       parts_(std::move(parts)),
-      host_activations_(parts_.host_activations.empty() ? Buffer(host_tier_, most_host_bytes(plans_), weight_alignment)
-                                                        : std::move(parts_.host_activations)),
+      host_activations_(parts_.host_activations.empty()
+                            ? Buffer(host_tier_, most_host_bytes(plans_, parts_.table.shards, false), weight_alignment)
+                            : std::move(parts_.host_activations)),
       kv_(*parts_.config, {plans_.max_context, options.n_sequences, options.kv_type}, states_in_vram(plans_), parts_.vram.data()),
       cache_(most_cache_bytes(plans_), std::move(parts_.eviction)),
       executor_(parts_.model, executor_parts()) {
@@ -67,11 +78,6 @@ ExecutorParts EngineCore::executor_parts() {
 void EngineCore::prepare() {
   PlanImage const& decode = plans_.images.front();
   if (!decode.uses_device) return;
-  auto const all_resident = [&](PlanImage const& image) {
-    return std::ranges::all_of(parts_.table.shards, [&](Shard const& s) {
-      return s.kind == ShardKind::embedding || image.vram.resident[std::size_t(s.id)] != VramLayout::none;
-    });
-  };
   PlanImage const& prompt = plans_.images.back();
   std::vector<float> logits(2 * std::size_t(parts_.config->vocab_size));
   auto const warm_up = [&](PlanImage const& image, std::int32_t n_rows, bool wants_logits) {
@@ -82,7 +88,7 @@ void EngineCore::prepare() {
     executor_.activate(image);
     executor_.run_block(block_, logits.data());
   };
-  if (all_resident(prompt)) {  // else their weights would cross the link for nothing
+  if (is_all_resident(prompt, parts_.table.shards)) {  // else their weights would cross the link for nothing
     for (std::int32_t const n : {2048, 512, 128, 32}) warm_up(prompt, n, true);
   }
   warm_up(decode, 1, false);  // not one that is captured: kernels cannot be loaded on the way into a graph

@@ -28,6 +28,18 @@ inline constexpr int few_stage_steps = F::block_bytes * 32 > F::block_elems * 24
 /// coarser shares.
 inline constexpr int few_rows_in_pairs = 8 * few_warps;
 
+/// One row with regular weights (one_row.cuh): warps of a block at most, one block to a multiprocessor; and at least, for the row's sake.
+inline constexpr int one_row_warps = 24, one_row_least_warps = 8;
+inline constexpr int one_row_threads = one_row_warps * 32;
+/// From so many rows of weights to a multiprocessor on, a warp takes two, or four, at a time.
+inline constexpr int one_row_from_two = 24, one_row_from_four = 64;
+
+/// Blocks of those that find registers beside each other, this kernel's and the next one's, where that does not spill.
+template <class F>
+TIERED_HD constexpr int one_row_blocks_at_once(int n_rows) {
+  return n_rows > 2 || F::block_bytes % 4 == 1 || (F::block_elems == 256 && F::block_bytes % 4 != 0) ? 1 : 2;
+}
+
 /// Slots of a token that `down` takes in one launch at most.
 inline constexpr int few_max_slots = 32;
 

@@ -14,6 +14,7 @@
 #include "tiered/kernels/cuda/few_tuning.hpp"
 #include "tiered/kernels/cuda/format_kernels.hpp"
 #include "tiered/kernels/cuda/launch.cuh"
+#include "tiered/kernels/cuda/one_row_matmul.cuh"
 
 namespace tiered::cuda {
 namespace detail {
@@ -166,6 +167,8 @@ int fused_matmul(FusedMatmulArgs const& args, Range parts, Queue queue) {
   a.n_parts = 0;
   for (auto i = parts.begin; i < parts.end; ++i) a.parts[a.n_parts++] = args.parts[i];
   if (a.n_parts == 0 || a.n_tokens == 0) return 0;
+  if (detail::OneRowLaunch const launch = detail::float_row_matmul<F>(a, native(queue)); launch.done) return launch.status;
+  if (detail::OneRowLaunch const launch = detail::one_row_matmul<F>(a, native(queue)); launch.done) return launch.status;
   int n_rows = 1;
   while (n_rows < a.n_tokens) n_rows *= 2;
   // Where rows are so long that they leave little room for rings, weights are read again for each half of them.

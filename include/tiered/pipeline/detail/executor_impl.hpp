@@ -384,10 +384,10 @@ void Executor::run_output(Step step) {
 
 void Executor::download_logits(std::int32_t first, std::int32_t n) {
   std::size_t const vocab = std::size_t(p_.config->vocab_size);
-  p_.copy.submit({reinterpret_cast<std::byte*>(logits_out_ + std::size_t(first) * vocab),
-                  buffer<std::byte>(true, image_->activations.logits), std::size_t(n) * vocab * sizeof(float)},
-                 p_.device.record());
-  p_.device.wait_for(p_.copy.last());
+  std::size_t const n_floats = std::size_t(n) * vocab, at = image_->activations.logits;
+  // By way of the host's own buffer, which a device may copy to at full rate.
+  p_.copy.wait(p_.copy.submit({buffer<std::byte>(false, at), buffer<std::byte>(true, at), n_floats * sizeof(float)}, p_.device.record()));
+  std::memcpy(logits_out_ + std::size_t(first) * vocab, buffer<float>(false, at), n_floats * sizeof(float));
 }
 
 /// Goes on in the schedule until `row` of the running shard may be used: its earlier rows are released, later ones copied.

@@ -1,0 +1,193 @@
+/// Products of one row of activations with regular weights: what decoding is made of. [device-visible]
+///
+/// Few instructions and few steps that wait for each other. Weights of a warp's rows are contiguous and come as they lie, all of them at
+/// once; the activations stay in registers while lanes go through several rows. A row is quantised as x * norm_weight: the norm is one
+/// factor, which blocks of 8 bits do not care about, so the sum of squares is found beside and multiplied with the product at the end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tiered/kernels/cuda/few_rows.cuh"
+#include "tiered/kernels/cuda/few_stages.cuh"
+#include "tiered/kernels/cuda/few_tuning.hpp"
+#include "tiered/kernels/cuda/launch.cuh"
+#include "tiered/kernels/cuda/mma.cuh"
+
+namespace tiered::cuda {
+namespace detail {
+
+/// What a lane takes at a time: neighbouring chunks, so many that they begin at a multiple of four bytes.
+template <class F>
+struct FewPiece {
+  static constexpr bool many = FewChunk<F>::blocks && FewChunk<F>::per_block == 1;
+  static constexpr int chunks = !many || F::block_bytes % 4 == 0 ? 1 : F::block_bytes % 2 == 0 ? 2 : 4;
+  static constexpr int bytes = chunks * F::block_bytes;  ///< where `many`
+};
+
+/// A row of activations in shared memory, in the planes of FewLayout. Chunk c of piece p is at place c * n_pieces + p, so that lanes with
+/// neighbouring pieces read without conflicts.
+struct OneRow {
+  unsigned char* data;
+  int n_pieces, plane_bytes;
+};
+template <class F>
+__device__ __forceinline__ OneRow one_row(unsigned char* data, int n_elems) {
+  int const chunks = few_chunks<F>(n_elems);
+  return {data, chunks / FewPiece<F>::chunks, chunks * 16};
+}
+
+/// Elements [4 * four, + 4) of a row; eight lanes have a block. The whole warp calls; `inside`: whether there are such.
+template <class F>
+__device__ __forceinline__ void put_four(OneRow const& row, int four, bool inside, float4 v, float factor) {
+  if constexpr (FewChunk<F>::blocks) {
+    int const chunk = four / 8, part = four % 8;
+    int const place = chunk % FewPiece<F>::chunks * row.n_pieces + chunk / FewPiece<F>::chunks;
+    QuantizedFour const q = quantize_four(v);
+    int const other = __shfl_down_sync(~0u, q.sum, 4);
+    if (!inside) return;
+    *reinterpret_cast<std::uint32_t*>(row.data + part / 4 * row.plane_bytes + place * 16 + part % 4 * 4) = q.q;
+    if (part != 0) return;
+    uint2 const scale_and_sums{__float_as_uint(q.scale * factor), (std::uint32_t(q.sum) & 0xffffu) | std::uint32_t(other) << 16};
+    *reinterpret_cast<uint2*>(row.data + 2 * row.plane_bytes + place * 8) = scale_and_sums;
+  } else {
+    if (!inside) return;
+    int const chunk = four / FewChunk<F>::planes, plane = four % FewChunk<F>::planes;
+    *reinterpret_cast<float4*>(row.data + plane * row.plane_bytes + chunk * 16) =
+        make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
+  }
+}
+
+/// x, n_elems floats, times norm_weight where there is one, as a row; the block calls. This thread's sum of squares of x.
+template <class F>
+__device__ __forceinline__ float put_row(OneRow const& row, float const* x, float const* norm_weight, int n_elems) {
+  constexpr int ahead = 2;  // loads under way before the first is used
+  int const n_fours = n_elems / 4, step = int(blockDim.x), lane = int(threadIdx.x) % 32;
+  float squares = 0;
+#pragma unroll 1
+  for (int first = int(threadIdx.x) - lane; first < n_fours; first += ahead * step) {
+    float4 v[ahead], w[ahead];
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      int const four = first + lane + i * step;
+      v[i] = four < n_fours ? reinterpret_cast<float4 const*>(x)[four] : make_float4(0, 0, 0, 0);
+      w[i] = norm_weight != nullptr && four < n_fours ? reinterpret_cast<float4 const*>(norm_weight)[four] : make_float4(1, 1, 1, 1);
+    }
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      int const four = first + lane + i * step;
+      if (first + i * step >= n_fours) break;
+      squares += v[i].x * v[i].x + v[i].y * v[i].y + (v[i].z * v[i].z + v[i].w * v[i].w);
+      put_four<F>(row, four, four < n_fours, make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w), 1.0f);
+    }
+  }
+  return squares;
+}
+
+/// n_bytes, a multiple of 16, by a warp.
+__device__ __forceinline__ void fetch_run(std::uint32_t to, unsigned char const* from, int n_bytes) {
+#pragma unroll 4
+  for (int at = int(threadIdx.x) % 32 * 16; at < n_bytes; at += 32 * 16) copy_16(to + unsigned(at), from + at);
+}
+
+/// Adds the products of the activations and of n_rows rows of weights, row_bytes apart.
+template <class F, int n_rows>
+__device__ __forceinline__ void add_pieces(unsigned char const* stage, int row_bytes, OneRow const& row, float (&sums)[n_rows]) {
+  constexpr int chunks = FewPiece<F>::chunks, unroll = n_rows == 1 ? 2 : 1;
+#pragma unroll unroll
+  for (int piece = int(threadIdx.x) % 32; piece < row.n_pieces; piece += 32) {
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) {
+      auto const x = load_input<F>(row.data, row.data + 2 * row.plane_bytes, row.plane_bytes, c * row.n_pieces + piece);
+#pragma unroll
+      for (int r = 0; r < n_rows; ++r) {
+        ChunkWeights<F> w;
+        if constexpr (FewPiece<F>::many) {
+          Unpack<F>::load(stage + r * row_bytes + piece * FewPiece<F>::bytes, c * F::block_bytes, 0, w);
+        } else {
+          load_chunk<F>(stage + r * row_bytes, 0, piece, FewChunk<F>::elems, w);
+        }
+        sums[r] = add_product<F>(w, x, sums[r]);
+      }
+    }
+  }
+}
+
+/// Where a launch's parts of shared memory are, and how many units of work it has to each blockIdx.y.
+struct OneRowShape {
+  std::int32_t n_units, rows_bytes, stage_bytes;
+};
+
+/// Units of a block, one after another in each warp. A Job says where weights are and what becomes of sums:
+///   job.fetch(unit, to)             copies a unit's rows of weights to the shared address
+///   job.finish(unit, value, index)  a lane has the sum of row index = lane / (32 / n_rows); the whole warp calls
+template <class F, int n_rows, class Job>
+class OneRowProducts {
+ public:
+  __device__ __forceinline__ OneRowProducts(Job const& job, OneRowShape const& shape, unsigned char* shared) : job_(job) {
+    int const warp = int(threadIdx.x) / 32;
+    unit_ = part_begin(shape.n_units, blockIdx.x, gridDim.x) + warp;
+    end_ = part_begin(shape.n_units, blockIdx.x + 1, gridDim.x);
+    stage_ = shared + shape.rows_bytes + warp * shape.stage_bytes;
+    to_ = std::uint32_t(__cvta_generic_to_shared(stage_));
+  }
+  __device__ __forceinline__ void start() {
+    if (unit_ < end_) job_.fetch(unit_, to_);
+    commit_copies();
+  }
+  __device__ __forceinline__ void run(OneRow const& row, int row_bytes, float factor) {
+    while (unit_ < end_) {
+      wait_copies<0>();
+      __syncwarp();
+      float sums[n_rows] = {};
+      add_pieces<F>(stage_, row_bytes, row, sums);
+      int const done = unit_;
+      unit_ += int(blockDim.x) / 32;
+      __syncwarp();
+      start();
+      job_.finish(done, sum_over_lanes(sums) * factor, int(threadIdx.x) % 32 / (32 / n_rows));
+    }
+  }
+
+ private:
+  Job const& job_;
+  unsigned char* stage_;
+  std::uint32_t to_;
+  int unit_, end_;
+};
+
+/// 1 / sqrt(mean of squares + eps) of the sums of all warps.
+__device__ __forceinline__ float norm_of(float const* squares, int dim, float eps) {
+  int const lane = int(threadIdx.x) % 32;
+  return rsqrtf(warp_sum(lane < int(blockDim.x) / 32 ? squares[lane] : 0.0f) / float(dim) + eps);
+}
+
+/// The row of x and its products, once the previous kernel is complete and weights are under way; squares: max_warps floats, shared.
+template <class F, class Products>
+__device__ __forceinline__ void run_one_row(Products& products, unsigned char* shared, float* squares, float const* x,
+                                            float const* norm_weight, int dim, bool norm, float eps) {
+  OneRow const row = one_row<F>(shared, dim);
+  float const sum = warp_sum(put_row<F>(row, x, norm ? norm_weight : nullptr, dim));
+  if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = sum;
+  __syncthreads();
+  products.run(row, dim / F::block_elems * F::block_bytes, norm ? norm_of(squares, dim, eps) : 1.0f);
+}
+
+/// Whether rows of weights of n_elems, and the pointers whose bits these are, can be taken so.
+template <class F>
+bool is_regular(std::int64_t n_elems, std::uintptr_t bits) {
+  bits |= std::uintptr_t(n_elems / F::block_elems * F::block_bytes);
+  return bits % 16 == 0 && n_elems % 4 == 0 && few_chunks<F>(int(n_elems)) % FewPiece<F>::chunks == 0;
+}
+
+/// Warps to a block that has `units` units: alike loads, as many as have room; 0 where so few have that a ring is better.
+inline int one_row_warps_for(std::int64_t units, std::int64_t rows_bytes, std::int64_t stage_bytes) {
+  std::int64_t const room = (few_shared_limit() - few_static_bytes - rows_bytes) / stage_bytes;
+  std::int64_t const most = min_of(room, std::int64_t(one_row_warps));
+  if (most < min_of(units, std::int64_t(one_row_least_warps))) return 0;
+  std::int64_t const warps = ceil_div(units, ceil_div(units, most));
+  return int(max_of(warps, min_of(most, std::int64_t(one_row_least_warps))));
+}
+
+}  // namespace detail
+}  // namespace tiered::cuda

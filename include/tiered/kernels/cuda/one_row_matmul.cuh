@@ -1,0 +1,200 @@
+/// FusedMatmulArgs for one row with regular weights, and for few rows with so few floats that each block has one row of them (routers).
+/// Both have all of their first weights under way before the previous kernel is complete. [device-visible]
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tiered/kernels/args.hpp"
+#include "tiered/kernels/cuda/elementwise.cuh"
+#include "tiered/kernels/cuda/format_kernels.hpp"
+#include "tiered/kernels/cuda/launch.cuh"
+#include "tiered/kernels/cuda/one_row.cuh"
+
+namespace tiered::cuda {
+namespace detail {
+
+/// A unit: n_rows rows of one part, those there are; or, where `gate`, half as many of gate and the same ones of up.
+template <class F, int n_rows, bool gate>
+class OneRowJob {
+ public:
+  static constexpr int half = gate ? n_rows / 2 : n_rows;
+
+  __device__ __forceinline__ explicit OneRowJob(FusedMatmulArgs const& args)
+      : a_(args), row_bytes_(args.dim / F::block_elems * F::block_bytes) {}
+
+  __device__ __forceinline__ void fetch(int unit, std::uint32_t to) const {
+    int const part = locate(unit);
+    std::int64_t const first = std::int64_t(unit) * half;
+    int const n_bytes = int(min_of(std::int64_t(half), a_.parts[part].rows - first)) * row_bytes_;
+    fetch_run(to, static_cast<unsigned char const*>(a_.parts[part].w) + first * row_bytes_, n_bytes);
+    if constexpr (gate) {
+      fetch_run(to + unsigned(half * row_bytes_), static_cast<unsigned char const*>(a_.parts[1].w) + first * row_bytes_, n_bytes);
+    }
+  }
+
+  __device__ __forceinline__ void finish(int unit, float value, int index) const {
+    bool const leads = int(threadIdx.x) % (32 / n_rows) == 0;
+    if constexpr (gate) {
+      float const up = __shfl_xor_sync(~0u, value, 16);
+      int const row = unit * half + index;
+      if (leads && index < half && row < a_.parts[0].rows) a_.parts[0].y[row] = gated_value(a_.activation, value, up);
+    } else {
+      FusedMatmulArgs::Part const& part = a_.parts[locate(unit)];
+      int const row = unit * half + index;
+      if (!leads || row >= part.rows) return;
+      if (part.bias != nullptr) value += part.bias[row];
+      part.y[row] = a_.then == FusedMatmulArgs::Then::add ? part.y[row] + value : value;
+    }
+  }
+
+ private:
+  /// A unit's part; then `unit` counts from the part's first.
+  __device__ __forceinline__ int locate(int& unit) const {
+    int part = 0;
+    if constexpr (!gate) {
+#pragma unroll
+      for (int i = 0; i + 1 < FusedMatmulArgs::max_parts; ++i) {
+        int const n = ceil_div(a_.parts[i].rows, n_rows);
+        bool const behind = part == i && i + 1 < a_.n_parts && unit >= n;
+        unit -= behind ? n : 0;
+        part += behind ? 1 : 0;
+      }
+    }
+    return part;
+  }
+
+  FusedMatmulArgs const& a_;
+  int row_bytes_;
+};
+
+template <class F, int n_rows, bool gate>
+__global__ void __launch_bounds__(one_row_threads, one_row_blocks_at_once<F>(n_rows))
+    one_row_matmul_kernel(__grid_constant__ FusedMatmulArgs const a, __grid_constant__ OneRowShape const shape) {
+  extern __shared__ uint4 few_shared[];
+  __shared__ float squares[max_warps];
+  auto* const shared = reinterpret_cast<unsigned char*>(few_shared);
+  let_next_start();
+  OneRowJob<F, n_rows, gate> const job(a);
+  OneRowProducts<F, n_rows, OneRowJob<F, n_rows, gate>> products(job, shape, shared);
+  products.start();
+  wait_for_previous();
+  run_one_row<F>(products, shared, squares, a.x, a.norm_weight, a.dim, a.norm, a.eps);
+}
+
+/// Whether it was launched, and how that went.
+struct OneRowLaunch {
+  bool done;
+  int status;
+};
+
+template <class F, int n_rows, bool gate>
+OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
+  constexpr auto kernel = &one_row_matmul_kernel<F, n_rows, gate>;
+  constexpr int half = gate ? n_rows / 2 : n_rows;
+  std::int64_t n_units = 0;
+  for (int i = 0; i < (gate ? 1 : a.n_parts); ++i) n_units += ceil_div(a.parts[i].rows, half);
+  if (n_units == 0) return {true, 0};
+  std::int64_t const rows_bytes = few_rows_bytes<F>(a.dim, 1);
+  std::int64_t const stage_bytes = std::int64_t(a.dim) / F::block_elems * F::block_bytes * n_rows;
+  std::int64_t const blocks = min_of(n_units, std::int64_t(queue.n_multiprocessors));
+  int const n_warps = one_row_warps_for(ceil_div(n_units, blocks), rows_bytes, stage_bytes);
+  if (n_warps == 0) return {false, 0};
+  if (int const status = allow_shared_memory<kernel>(); status != 0) return {true, status};
+  OneRowShape const shape{std::int32_t(n_units), std::int32_t(rows_bytes), std::int32_t(stage_bytes)};
+  std::size_t const shared = std::size_t(rows_bytes + n_warps * stage_bytes);
+  return {true, launch_kernel(kernel, dim3(unsigned(blocks)), dim3(unsigned(n_warps) * 32), shared, queue, a, shape)};
+}
+
+/// `done` false: weights are irregular, or rows so long that stages do not fit.
+template <class F>
+OneRowLaunch one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
+  std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.norm_weight);
+  std::int64_t n_all = 0;
+  for (int i = 0; i < a.n_parts; ++i) bits |= reinterpret_cast<std::uintptr_t>(a.parts[i].w), n_all += a.parts[i].rows;
+  if (a.n_tokens != 1 || !is_regular<F>(a.dim, bits)) return {false, 0};
+  bool const four = n_all >= std::int64_t(one_row_from_four) * queue.n_multiprocessors;
+  OneRowLaunch launch{false, 0};
+  if (a.then == FusedMatmulArgs::Then::gate) {
+    if (four) launch = launch_one_row_matmul<F, 4, true>(a, queue);
+    return launch.done ? launch : launch_one_row_matmul<F, 2, true>(a, queue);
+  }
+  if (four) launch = launch_one_row_matmul<F, 4, false>(a, queue);
+  if (!launch.done && n_all >= std::int64_t(one_row_from_two) * queue.n_multiprocessors) launch = launch_one_row_matmul<F, 2, false>(a, queue);
+  return launch.done ? launch : launch_one_row_matmul<F, 1, false>(a, queue);
+}
+
+/// Routers: a thread has up to float_row_chunks chunks of a row of weights in registers.
+inline constexpr int float_row_threads = 512, float_row_chunks = 2, float_row_warps = float_row_threads / 32;
+inline constexpr int float_row_most = 4;  ///< rows of weights to a multiprocessor
+
+template <class F>
+__global__ void __launch_bounds__(float_row_threads) float_row_kernel(__grid_constant__ FusedMatmulArgs const a) {
+  constexpr int elems = FewChunk<F>::elems;
+  __shared__ float2 partial[fused_rows][float_row_warps];  // product and sum of squares
+  int const lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, n_warps = int(blockDim.x) / 32, n_chunks = a.dim / elems;
+  std::int64_t const row = blockIdx.x;
+  let_next_start();
+  FloatChunk<F> w[float_row_chunks];
+#pragma unroll
+  for (int i = 0; i < float_row_chunks; ++i) {
+    int const chunk = int(threadIdx.x) + i * int(blockDim.x);
+    uint4 const four = chunk < n_chunks ? static_cast<uint4 const*>(a.parts[0].w)[row * n_chunks + chunk] : uint4{0, 0, 0, 0};
+    std::uint32_t const words[4] = {four.x, four.y, four.z, four.w};
+    to_floats<F>(words, w[i]);
+  }
+  wait_for_previous();
+  for (int t = 0; t < a.n_tokens; ++t) {
+    float sum = 0, squares = 0;
+#pragma unroll
+    for (int i = 0; i < float_row_chunks; ++i) {
+      int const chunk = int(threadIdx.x) + i * int(blockDim.x);
+      if (chunk >= n_chunks) continue;
+      auto const* const x = reinterpret_cast<float4 const*>(a.x + std::int64_t(t) * a.dim + chunk * elems);
+      auto const* const norm = reinterpret_cast<float4 const*>(a.norm && a.norm_weight != nullptr ? a.norm_weight + chunk * elems : nullptr);
+#pragma unroll
+      for (int k = 0; k < elems / 4; ++k) {
+        float4 v = x[k];
+        squares += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+        if (norm != nullptr) v = make_float4(v.x * norm[k].x, v.y * norm[k].y, v.z * norm[k].z, v.w * norm[k].w);
+        sum += w[i].w[4 * k] * v.x + w[i].w[4 * k + 1] * v.y + (w[i].w[4 * k + 2] * v.z + w[i].w[4 * k + 3] * v.w);
+      }
+    }
+    float const both[2] = {sum, squares};
+    float const value = sum_over_lanes(both);
+    if (lane % 16 == 0) (lane == 0 ? partial[t][warp].x : partial[t][warp].y) = value;
+  }
+  __syncthreads();
+  for (int t = warp; t < a.n_tokens; t += n_warps) {
+    float2 const mine = lane < n_warps ? partial[t][lane] : make_float2(0, 0);
+    float const both[2] = {mine.x, mine.y};
+    float value = sum_over_lanes(both);
+    float const squares = __shfl_xor_sync(~0u, value, 16);
+    if (lane != 0) continue;
+    if (a.norm) value *= rsqrtf(squares / float(a.dim) + a.eps);
+    if (a.parts[0].bias != nullptr) value += a.parts[0].bias[row];
+    float* const y = a.parts[0].y + t * a.parts[0].y_stride + row;
+    *y = a.then == FusedMatmulArgs::Then::add ? *y + value : value;
+  }
+}
+
+template <class F>
+OneRowLaunch float_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
+  if constexpr (FewChunk<F>::blocks) {
+    return {false, 0};
+  } else {
+    std::uintptr_t const bits = reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.norm_weight) |
+                                reinterpret_cast<std::uintptr_t>(a.parts[0].w);
+    std::int32_t const n_rows = a.parts[0].rows, n_chunks = a.dim / FewChunk<F>::elems;
+    if (a.n_parts != 1 || a.then == FusedMatmulArgs::Then::gate || n_rows > float_row_most * queue.n_multiprocessors ||
+        a.n_tokens > fused_rows || n_chunks > float_row_threads * float_row_chunks || !is_regular<F>(a.dim, bits)) {
+      return {false, 0};
+    }
+    if (n_rows == 0) return {true, 0};
+    int const threads = min_of(round_up(n_chunks, 32), float_row_threads);
+    return {true, launch_kernel(&float_row_kernel<F>, dim3(unsigned(n_rows)), dim3(unsigned(threads)), 0, queue, a)};
+  }
+}
+
+}  // namespace detail
+}  // namespace tiered::cuda
