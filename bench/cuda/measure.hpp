@@ -47,13 +47,15 @@ class Vram {
 
 class Device {
  public:
-  Device() : workspace_(cuda_workspace_bytes), cublas_workspace_(std::size_t{32} << 20) {
+  Device() : workspace_(cuda_workspace_bytes + cuda_counter_bytes), cublas_workspace_(std::size_t{32} << 20) {
     check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking));
     if (cublasCreate(&queue_.cublas) != CUBLAS_STATUS_SUCCESS) throw Error(Errc::device, "cuBLAS does not start");
     cublasSetStream(queue_.cublas, queue_.stream);
     cublasSetWorkspace(queue_.cublas, cublas_workspace_.data(), cublas_workspace_.size());
-    queue_.workspace = workspace_.data();
-    queue_.workspace_bytes = workspace_.size();
+    queue_.counters = reinterpret_cast<std::uint32_t*>(workspace_.data());
+    check(cudaMemset(queue_.counters, 0, cuda_counter_bytes));
+    queue_.workspace = workspace_.data() + cuda_counter_bytes;
+    queue_.workspace_bytes = cuda_workspace_bytes;
     check(cudaGetDeviceProperties(&properties_, 0));
     queue_.n_multiprocessors = properties_.multiProcessorCount;
     queue_.capability = properties_.major * 10 + properties_.minor;

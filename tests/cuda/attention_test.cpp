@@ -116,6 +116,94 @@ std::vector<float> queries_of(AttentionCase const& c, SplitMix64& random) {
   return random_floats(c.rows.size() * std::size_t(c.n_heads) * std::size_t(c.head_dim), random);
 }
 
+/// Queries, keys and values of all rows before norms and rotations, and the weights of norms. Normed, no element is larger than 2.
+struct Input {
+  Input(AttentionCase const& c, SplitMix64& random)
+      : q(queries_of(c, random)),
+        k(random_floats(c.rows.size() * std::size_t(c.n_kv_heads) * std::size_t(c.head_dim), random)),
+        v(random_floats(k.size(), random)),
+        weight(random_floats(std::size_t(c.head_dim), random)),
+        inv_freq(std::size_t(c.head_dim)) {
+    for (float& w : weight) w *= 0.4f;
+    for (std::size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] = std::pow(10000.0f, -2 * float(i) / float(c.head_dim));
+    for (KvRow const row : c.rows) positions.push_back(row.position);
+  }
+  std::vector<float> q, k, v, weight, inv_freq;
+  std::vector<std::int32_t> positions;
+};
+
+DecodeAttentionArgs decode_args_of(AttentionCase const& c, std::int32_t max_position, bool norm, RopeKind kind) {
+  DecodeAttentionArgs args;
+  args.attention = args_of(c, std::int32_t(c.rows.size()), max_position);
+  AttentionInputArgs& input = args.input;
+  input.n_tokens = std::int32_t(c.rows.size());
+  input.n_heads = c.n_heads;
+  input.n_kv_heads = c.n_kv_heads;
+  input.head_dim = c.head_dim;
+  input.n_rot = c.head_dim / (norm ? 4 : 2) * 2;  // part of the head, or all
+  input.page_tokens = c.page_tokens;
+  input.eps = 1e-6f;
+  input.kind = kind;
+  std::vector<bool> seen(c.rows.size() + 64);
+  args.rows_apart = true;
+  for (KvRow const row : c.rows) {
+    args.rows_apart = args.rows_apart && !seen[std::size_t(row.table)];
+    seen[std::size_t(row.table)] = true;
+  }
+  return args;
+}
+
+void point_to(DecodeAttentionArgs& args, float* q, float* k, float const* v, float const* weight, float const* inv_freq,
+              std::int32_t const* positions, KvRow const* rows, KvTable const* tables) {
+  args.input.q = q;
+  args.input.k = k;
+  args.input.v = v;
+  args.input.q_norm = args.input.n_rot < args.input.head_dim / 2 * 2 ? weight : nullptr;
+  args.input.k_norm = args.input.q_norm;
+  args.input.inv_freq = inv_freq;
+  args.input.positions = positions;
+  args.input.rows = rows;
+  args.input.tables = tables;
+  args.attention.q = q;
+  args.attention.rows = rows;
+  args.attention.tables = tables;
+}
+
+/// On the device, at once or one op after the other; what is in the pages then goes to `bytes`.
+Outputs decode(Gpu& gpu, AttentionCase const& c, DType kv, Pages const& pages, Input const& in, DecodeAttentionArgs args, bool at_once,
+               std::vector<std::byte>& bytes) {
+  DevicePages device(pages);
+  DeviceArray<float> q(in.q), k(in.k), v(in.v), weight(in.weight), inv_freq(in.inv_freq);
+  DeviceArray<float> out(in.q.size()), log_sum_exp(c.rows.size() * std::size_t(c.n_heads));
+  DeviceArray<std::int32_t> positions(in.positions);
+  DeviceArray<KvRow> rows(c.rows);
+  DeviceArray<std::byte> workspace(attention_workspace_bytes(args.attention.n_tokens, c.n_heads, c.head_dim, args.attention.max_position));
+  point_to(args, q.data(), k.data(), v.data(), weight.data(), inv_freq.data(), positions.data(), rows.data(), device.tables.data());
+  args.attention.out = out.data();
+  args.attention.log_sum_exp = log_sum_exp.data();
+  args.attention.workspace = workspace.data();
+  if (at_once) {
+    gpu.run(gpu.table().decode_attention[std::uint32_t(kv)], args);
+  } else {
+    gpu.run(gpu.table().attention_input[std::uint32_t(kv)], args.input);
+    gpu.run(gpu.table().attention[std::uint32_t(kv)], args.attention);
+  }
+  workspace.download();
+  bytes = device.bytes.download();
+  return {out.download(), log_sum_exp.download()};
+}
+
+/// The cases of attention, and rows of sequences of their own.
+std::vector<AttentionCase> decode_cases() {
+  std::vector<AttentionCase> cases = all_attention_cases();
+  for (std::int32_t const head_dim : {64, 80, 96, 128, 256}) {
+    cases.push_back({8, 2, head_dim, 256, 0, joined({run_of(0, 20, 1), run_of(1, 400, 1), run_of(2, 0, 1), run_of(3, 1000, 1)})});
+    cases.push_back({18, 1, head_dim, 64, 0, run_of(0, 1087, 1)});
+    cases.push_back({2, 1, head_dim, 64, 70, run_of(0, 640, 1)});
+  }
+  return cases;
+}
+
 }  // namespace
 
 TEST_CASE("CUDA: attention equals the reference, whatever lies where nothing was written") {
@@ -138,6 +226,46 @@ TEST_CASE("CUDA: attention equals the reference, whatever lies where nothing was
       if (n > attention_few_rows) continue;
       INFO("launched for contexts of 40000 positions, as in a graph");
       check_close(attend(gpu, c, kv, device, q, 0, n, everything, 39999), expected, allowed);
+    }
+  }
+}
+
+TEST_CASE("CUDA: attention with its input prepared at once is one op after the other") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const kv : kv_types) {
+    for (AttentionCase const& c : decode_cases()) {
+      auto const n = std::int32_t(c.rows.size());
+      if (n > attention_few_rows + 1) continue;
+      for (bool const norm : {true, false}) {
+        INFO(describe(kv, c) << (norm ? ", normed" : ""));
+        SplitMix64 random(21);
+        Pages pages(c, kv, random);
+        pages.write();
+        Input const in(c, random);
+        DecodeAttentionArgs args = decode_args_of(c, pages.max_position, norm, norm ? RopeKind::halves : RopeKind::adjacent);
+        std::vector<std::byte> bytes, expected_bytes;
+        Outputs const two = decode(gpu, c, kv, pages, in, args, false, expected_bytes);
+        Outputs const one = decode(gpu, c, kv, pages, in, args, true, bytes);
+        CHECK(same_bits(one.out, two.out));
+        CHECK(same_bits(one.log_sum_exp, two.log_sum_exp));
+        CHECK(bytes == expected_bytes);
+
+        args.attention.max_position = 39999;  // as in a graph
+        Outputs const in_graph = decode(gpu, c, kv, pages, in, args, true, bytes);
+        CHECK(bytes == expected_bytes);
+
+        std::vector<float> q = in.q, k = in.k;
+        Outputs expected{poisoned(q.size()), poisoned(c.rows.size() * std::size_t(c.n_heads))};
+        point_to(args, q.data(), k.data(), in.v.data(), in.weight.data(), in.inv_freq.data(), in.positions.data(), c.rows.data(),
+                 pages.tables.data());
+        args.attention.out = expected.out.data();
+        args.attention.log_sum_exp = expected.log_sum_exp.data();
+        reference::decode_attention(args, kv);
+        double const allowed = 2 * tolerance(c, kv, n, pages.max_position);  // norms and rotations round too
+        check_close(one, expected, allowed);
+        check_close(in_graph, expected, allowed);
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 /// Experts of few tokens on the GPU: each half for itself, by ids and by groups, against double arithmetic.
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "cuda/few_rows_cases.hpp"
 #include "cuda/fresh_seed.hpp"
 #include "cuda/gpu.hpp"
+#include "tiered/kernels/reference/moe.hpp"
 
 using namespace tiered_test;
 using cuda::FewDownArgs;
@@ -49,6 +51,7 @@ struct Experts {
   SlotList list() const {
     SlotList list;
     list.n_slots = n_slots();
+    list.n_experts = c.n_experts;
     if (c.by_groups) {
       list.groups = device_groups->data();
       list.slots = device_slots->data();
@@ -120,7 +123,36 @@ std::string describe(DType type, FewCase const& c, std::int32_t in) {
                 c.by_groups ? ", by groups" : ", by ids", c.norm ? ", normed" : "");
 }
 
-Worst gate_up_against_doubles(Gpu& gpu, Experts& p) {
+/// Logits of which the router would choose p.ids.
+struct Router {
+  Router(Experts& p, bool normalise) : chosen(p.ids.size()), weights(p.ids.size()) {
+    std::vector<float> logits = random_floats(std::size_t(p.c.n_tokens) * std::size_t(p.c.n_experts), p.random);
+    for (std::size_t i = 0; i < logits.size(); i += 5) logits[i] = logits[i / 2];  // equal ones
+    if (p.c.n_tokens > 1) logits[0] = std::numeric_limits<float>::quiet_NaN();
+    args.n_tokens = p.c.n_tokens;
+    args.n_experts = p.c.n_experts;
+    args.n_used = p.c.n_used;
+    args.normalise = normalise;
+    args.scale = 1.5f;
+    expected_weights.resize(p.ids.size());
+    RouteArgs here = args;
+    here.logits = logits.data();
+    here.ids = p.ids.data();
+    here.weights = expected_weights.data();
+    reference::route(here);
+    device_logits = std::make_unique<DeviceArray<float>>(logits);
+    args.logits = device_logits->data();
+    args.ids = chosen.data();
+    args.weights = weights.data();
+  }
+  RouteArgs args;
+  DeviceArray<std::int32_t> chosen;
+  DeviceArray<float> weights;
+  std::vector<float> expected_weights;
+  std::unique_ptr<DeviceArray<float>> device_logits;
+};
+
+Worst gate_up_against_doubles(Gpu& gpu, Experts& p, RouteArgs const& route = {}) {
   FewCase const& c = p.c;
   std::vector<float> x = random_floats(std::size_t(c.n_tokens) * std::size_t(p.in), p.random),
                      norm_weight = random_floats(std::size_t(p.in), p.random);
@@ -140,6 +172,9 @@ Worst gate_up_against_doubles(Gpu& gpu, Experts& p) {
   a.eps = 1e-5f;
   a.norm = c.norm;
   a.activation = c.activation;
+  a.route = route;
+  if (route.logits != nullptr) a.list.ids = route.ids;
+  a.down_bytes = std::int64_t(row_bytes(p.type, std::uint64_t(p.in))) * c.out_rows / 16 * 16;
   gpu.run(format_kernels_of(p.type).few_gate_up, a);
   std::vector<float> const got = h.download();
   Worst worst;
@@ -217,6 +252,29 @@ TEST_CASE("gate and up of few slots equal double arithmetic within float roundin
   }
 }
 
+TEST_CASE("gate and up of few slots choose their experts as the reference router does") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const type : {DType::q4_0, DType::q6_k, DType::f32}) {
+    std::uint64_t seed = fresh_seed();
+    for (FewCase const& c : {FewCase{1, 8, 128, 8, 10, true, false}, FewCase{3, 2, 7, 3, 9, true, false},
+                             FewCase{2, 6, 256, 8, 3, false, false}, FewCase{2, 9, 9, 8, 3, false, false}}) {
+      Experts p(type, c, ++seed);
+      Router router(p, c.n_used % 2 == 0);
+      Worst const worst = gate_up_against_doubles(gpu, p, router.args);
+      INFO(describe(type, c, p.in) << ", seed " << seed << " (TIERED_SEED=" << fresh_seed() << "): " << worst.text());
+      CHECK(worst.factor <= 1);
+      CHECK(router.chosen.download() == p.ids);
+      std::vector<float> const weights = router.weights.download();
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        INFO("slot " << i << ": " << weights[i] << ", not " << router.expected_weights[i]);
+        CHECK((std::isnan(router.expected_weights[i]) ? std::isnan(weights[i])
+                                                      : std::abs(weights[i] - router.expected_weights[i]) <= 2 * epsilon * weights[i]));
+      }
+    }
+  }
+}
+
 TEST_CASE("down of few slots, by slot or summed with weights, equals double arithmetic within float rounding, in every format") {
   if (!has_gpu()) return;
   Gpu gpu;
@@ -238,9 +296,9 @@ TEST_CASE("down of few slots, by slot or summed with weights, equals double arit
 TEST_CASE("down with hidden rows that join in a stage, fill slices, or do not fit beside each other") {
   if (!has_gpu()) return;
   Gpu gpu;
-  for (DType const type : {DType::q4_0, DType::q6_k, DType::q5_k, DType::f16, DType::f32}) {
+  for (DType const type : {DType::q4_0, DType::q6_k, DType::q5_k, DType::mxfp4, DType::f16, DType::f32}) {
     for (std::int32_t const hidden_dim : {256, 768, 2048, 8192}) {
-      Experts p(type, {2, 8, 9, 0, 5, false, false}, 3, hidden_dim);
+      Experts p(type, {2, 8, 9, 0, 37, false, false}, 3, hidden_dim);
       Worst const worst = down_against_doubles(gpu, p, true);
       INFO(describe(type, p.c, p.in) << ": " << worst.text());
       CHECK(worst.factor <= 1);
@@ -248,14 +306,18 @@ TEST_CASE("down with hidden rows that join in a stage, fill slices, or do not fi
   }
 }
 
-TEST_CASE("a slot whose id is negative is left out") {
+TEST_CASE("a slot whose id is no expert is left out") {
   if (!has_gpu()) return;
   Gpu gpu;
-  Experts p(DType::q4_0, {2, 4, 6, 24, 9, false, false}, 4);
-  std::vector<std::int32_t> ids = p.ids;
-  ids[5] = -1;
-  p.device_ids->upload(ids);
-  Worst const worst = down_against_doubles(gpu, p, true, 5);
-  INFO(worst.text());
-  CHECK(worst.factor <= 1);
+  for (std::int32_t const id : {-1, 6}) {
+    for (std::int32_t const n_blocks : {24, 3}) {  // rows that begin at multiples of 16, and others
+      Experts p(DType::q4_0, {2, 4, 6, n_blocks, 9, false, false}, 4);
+      std::vector<std::int32_t> ids = p.ids;
+      ids[5] = id;
+      p.device_ids->upload(ids);
+      Worst const worst = down_against_doubles(gpu, p, true, 5);
+      INFO("id " << id << ", " << n_blocks << " blocks: " << worst.text());
+      CHECK(worst.factor <= 1);
+    }
+  }
 }

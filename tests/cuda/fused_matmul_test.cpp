@@ -41,8 +41,10 @@ std::vector<FusedCase> fused_cases() {
     cases.push_back({24, {77, 0, 0}, n_tokens, Then::add, false, true});
     cases.push_back({72, {50, 50, 0}, n_tokens, Then::gate, true, false});
   }
-  for (Values const values : {Values::zeros, Values::subnormal, Values::large})
+  for (Values const values : {Values::zeros, Values::subnormal, Values::large}) {
     cases.push_back({3, {9, 0, 0}, 3, Then::store, false, false, values});
+    cases.push_back({8, {9, 6, 0}, 1, Then::store, false, false, values});
+  }
   return cases;
 }
 
@@ -202,6 +204,21 @@ TEST_CASE("a row's fused product does not depend on the other rows of as many; w
         CHECK_FALSE(std::isfinite(other[i]));
       } else {
         CHECK(other[i] == all[i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("what is not a number stays so in one row with regular weights, normed or not") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const type : {DType::q4_0, DType::q4_k, DType::bf16, DType::f32}) {
+    for (bool const norm : {false, true}) {
+      for (float const odd : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+        FusedProblem p(type, {8, {21, 5, 0}, 1, Then::store, norm, false}, 10);
+        p.x[3] = odd;
+        std::vector<std::vector<float>> const y = p.run(gpu);
+        for (std::size_t i = 0; i < 21; ++i) CHECK_FALSE(std::isfinite(y[0][i]));
       }
     }
   }

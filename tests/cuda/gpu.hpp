@@ -64,13 +64,14 @@ class DeviceArray {
 /// The device's kernels on a queue of their own.
 class Gpu {
  public:
-  Gpu() : workspace_(cuda_workspace_bytes), cublas_workspace_(std::size_t{32} << 20) {
+  Gpu() : workspace_(cuda_workspace_bytes), cublas_workspace_(std::size_t{32} << 20), counters_(std::vector<std::uint32_t>(cuda_counters)) {
     cuda_check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking));
     REQUIRE(cublasCreate(&queue_.cublas) == CUBLAS_STATUS_SUCCESS);
     REQUIRE(cublasSetStream(queue_.cublas, queue_.stream) == CUBLAS_STATUS_SUCCESS);
     REQUIRE(cublasSetWorkspace(queue_.cublas, cublas_workspace_.data(), cublas_workspace_.size()) == CUBLAS_STATUS_SUCCESS);
     queue_.workspace = workspace_.data();
     queue_.workspace_bytes = workspace_.size();
+    queue_.counters = counters_.data();
     cudaDeviceProp properties;
     cuda_check(cudaGetDeviceProperties(&properties, 0));
     queue_.n_multiprocessors = properties.multiProcessorCount;
@@ -90,10 +91,12 @@ class Gpu {
     launch(kernel, args, queue());
     cuda_check(cudaStreamSynchronize(queue_.stream));
     cuda_check(cudaGetLastError());
+    REQUIRE(counters_.download() == std::vector<std::uint32_t>(cuda_counters));
   }
 
  private:
   DeviceArray<std::byte> workspace_, cublas_workspace_;
+  DeviceArray<std::uint32_t> counters_;
   CudaQueue queue_;
 };
 

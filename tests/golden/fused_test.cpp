@@ -180,11 +180,11 @@ constexpr double tolerance = 1e-5;
 
 std::vector<std::pair<std::int32_t, std::int32_t>> row(std::int32_t token) { return {{0, token}}; }
 
-std::vector<std::string> const attention_launches{"norm+store3", "attention_input", "attention", "add1"};
+std::vector<std::string> const attention_launches{"norm+store3", "decode_attention", "add1"};
 std::vector<std::string> const dense_launches = concat_lists({attention_launches, {"norm+gate2", "add1"}});
-std::vector<std::string> const moe_launches = concat_lists({attention_launches, {"norm+store1", "route", "norm+routed_experts"}});
-std::vector<std::string> const post_norm_launches{"norm+store3", "attention_input", "attention", "store1", "norm",
-                                                  "add",         "norm+gate2",      "store1",    "norm",   "add"};
+std::vector<std::string> const moe_launches = concat_lists({attention_launches, {"norm+store1", "norm+routed_experts"}});
+std::vector<std::string> const post_norm_launches{"norm+store3", "decode_attention", "store1", "norm", "add",
+                                                  "norm+gate2",  "store1",           "norm",   "add"};
 std::vector<std::string> const output_launches{"gather", "norm+store1"};
 
 }  // namespace
@@ -257,18 +257,20 @@ TEST_CASE("fused: every split of a model between host and device", "[golden][fus
     std::vector<std::int32_t> const tokens(f.tokens.begin(), f.tokens.begin() + 30);
     Rig plain(model, {.vram_bytes = 0});
     std::vector<float> const expected = plain.all(tokens, {20, 1});
-    std::size_t n_mixed = 0;
+    std::size_t n_mixed = 0, most_host = 0;  // with more than the embeddings of eleven steps
     for (std::string const policy : {"all_vram", "attention_first", "seconds_per_byte", "stream_all"}) {
-      for (std::size_t i = 0; i < 12; ++i) {
-        std::size_t const budget = MiB / 8 + (3 * all_bytes(*model) + 2 * MiB) * i / 11;
+      for (std::size_t i = 0; i < 24; ++i) {
+        std::size_t const budget = MiB / 8 + (3 * all_bytes(*model) + 2 * MiB) * i / 23;
         for (bool embeds : {false, true}) {
           INFO(name << " " << policy << " " << budget << (embeds ? " embeds" : ""));
           Rig rig(model, {.policy = policy, .vram_bytes = budget, .device_embeds = embeds, .capture = embeds, .seed = i});
           CHECK(worst_difference(rig.all(tokens, {20, 1}), expected, f.logit_range) < tolerance);
-          n_mixed += !rig.device.launches.empty() && rig.host.launches.size() > 30 ? 1 : 0;
+          n_mixed += !rig.device.launches.empty() && rig.host.launches.size() > 20 ? 1 : 0;
+          if (!rig.device.launches.empty()) most_host = std::max(most_host, rig.host.launches.size());
         }
       }
     }
+    INFO(name << ": at most " << most_host << " launches of the host beside the device's");
     CHECK(n_mixed > 0);
   }
 }
@@ -354,7 +356,7 @@ TEST_CASE("captured: a launch that fails ends the capture, and the next step beg
   Rig rig(model, {.device_embeds = true, .capture = true}), direct(model, {.device_embeds = true});
   rig.all({9, 10, 11, 12}, {4});
   direct.all({9, 10, 11, 12}, {4});
-  for (std::size_t at : {0, 5, 16}) {
+  for (std::size_t at : {0, 5, 11}) {
     rig.device.launches.clear();
     rig.device.fail_at = at;
     CHECK(error_of([&] { rig.step(row(13)); }).code == Errc::device);

@@ -178,13 +178,30 @@ inline constexpr std::int32_t attention_span = 256;  ///< page_tokens is a multi
 
 inline constexpr std::int32_t attention_few_rows = 16;  ///< up to so many rows are split along the context
 
-/// Room for one part per row, head and span where few rows are split along the context, else 0.
+/// Parts that the contexts of few rows may be cut into, all rows together: for each a part per span, and where contexts are short and rows
+/// fewer still, up to 64 finer ones, of 64 positions at least.
+TIERED_HD constexpr std::int64_t attention_parts(std::int32_t n_tokens, std::int32_t max_position) {
+  std::int64_t const by_span = n_tokens * (std::int64_t(max_position) / attention_span + 1);
+  std::int64_t const finer = n_tokens * (std::int64_t(max_position) / 64 + 1), at_most = finer < 64 ? finer : 64;
+  return by_span > at_most ? by_span : at_most;
+}
+
+/// Room for those parts of each head where few rows are split along the context, else 0.
 TIERED_HD constexpr std::size_t attention_workspace_bytes(std::int32_t n_tokens, std::int32_t n_heads, std::int32_t head_dim,
                                                           std::int32_t max_position) {
   if (n_tokens > attention_few_rows) return 0;
-  return std::size_t(n_tokens) * std::size_t(n_heads) * (std::size_t(max_position) / attention_span + 1) * std::size_t(head_dim + 2) *
-         sizeof(float);
+  return std::size_t(attention_parts(n_tokens, max_position)) * std::size_t(n_heads) * std::size_t(head_dim + 2) * sizeof(float);
 }
+
+/// What comes before attention, and attention, in one go: attention.q is input.q, and shapes, rows and tables are the same in both. What is
+/// in input.q and input.k afterwards is undefined. Where kernels of a queue overlap, rows, tables, and keys and values of earlier positions
+/// are read while the op before runs: between whoever writes them, this op aside, and that one lies one that begins when all is complete
+/// before it, as attention and embed do.
+struct DecodeAttentionArgs {
+  AttentionInputArgs input;
+  AttentionArgs attention;
+  bool rows_apart = false;  ///< no row sees another one's position: each is of a sequence of its own
+};
 
 /// Attention over parts of the context, put together: with L[p] a part's log_sum_exp,
 /// out[t, h] = sum over p, ascending, of exp(L[p] - log sum_p exp(L[p])) * parts[p, t, h]. A part with L = -infinity is not read.
@@ -280,12 +297,15 @@ struct RoutedExpertsArgs {
   std::int32_t layer = 0;  ///< for messages
 
   // Where KernelTable::fused_rows is not 0:
-  float const* slot_weights = nullptr;  ///< [n_tokens, n_used], or null. Else sum[t, :] += sum over j, ascending, of slot_weights[t, j] *
-                                        ///< (what y[t * n_used + j, :] would be), and what is in y afterwards is undefined
+  float const* slot_weights = nullptr;  ///< [n_tokens, n_used], or null. Else sum[t, :] += sum over j of slot_weights[t, j] * (what
+                                        ///< y[t * n_used + j, :] would be), in one long sum whose order is the kernel's, the same for
+                                        ///< all rows of a call; and what is in y afterwards is undefined
   float* sum = nullptr;                 ///< [n_tokens, dim]; may be experts.x where that is normed
   float const* norm_weight = nullptr;   ///< with `norm`, and n_tokens <= fused_rows: experts.x is normed first, as in FusedMatmulArgs
   float eps = 0;
   bool norm = false;
+  RouteArgs route;  ///< with logits: the op routes first. route.ids and route.weights are `ids` and, where not null, `slot_weights`;
+                    ///< n_tokens, n_experts and n_used those of the op
 };
 
 /// ids[t] = the index of the largest of values[t, :]; of equal ones the least. Not-a-number is less than all numbers.

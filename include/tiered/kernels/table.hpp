@@ -32,16 +32,18 @@ struct KernelTable {
   Kernel<FusedMatmulArgs> fused_matmul = nullptr;         ///< for every type whose matmul is not null
   Kernel<RmsNormArgs> rms_norm = nullptr;
   Kernel<RopeArgs> rope = nullptr;
-  Kernel<KvWriteArgs> kv_write[n_file_dtypes] = {};                ///< by type of keys and values: f16, f32, q8_0
-  Kernel<AttentionArgs> attention[n_file_dtypes] = {};             ///< likewise
-  Kernel<AttentionInputArgs> attention_input[n_file_dtypes] = {};  ///< likewise; null: norm, rope and kv_write one by one
+  Kernel<KvWriteArgs> kv_write[n_file_dtypes] = {};                  ///< by type of keys and values: f16, f32, q8_0
+  Kernel<AttentionArgs> attention[n_file_dtypes] = {};               ///< likewise
+  Kernel<AttentionInputArgs> attention_input[n_file_dtypes] = {};    ///< likewise; null: norm, rope and kv_write one by one
+  Kernel<DecodeAttentionArgs> decode_attention[n_file_dtypes] = {};  ///< likewise; null: attention_input, then attention
   Kernel<MergeAttentionArgs> merge_attention = nullptr;
   Kernel<GatedArgs> gated = nullptr;
   Kernel<AddArgs> add = nullptr;
   Kernel<GatherArgs> gather = nullptr;
   Kernel<RouteArgs> route = nullptr;
-  Kernel<ExpertsArgs> experts = nullptr;               ///< for every mix of types whose matmul is not null
-  Kernel<RoutedExpertsArgs> routed_experts = nullptr;  ///< null: grouped by who launches `experts`. Same bits either way
+  Kernel<ExpertsArgs> experts = nullptr;  ///< for every mix of types whose matmul is not null
+  Kernel<RoutedExpertsArgs> routed_experts =
+      nullptr;  ///< null: grouped by who launches `experts`. Without fused_rows, same bits either way
   Kernel<CombineArgs> combine = nullptr;
   Kernel<ArgmaxArgs> argmax = nullptr;
 

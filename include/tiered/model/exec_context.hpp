@@ -53,9 +53,8 @@ struct ExpertsRequest {
   std::int32_t layer = 0;
   LayerConfig const* config = nullptr;
   Activation activation = Activation::silu;
-  Activations x;                      ///< [n_rows, dim]
-  std::int32_t const* ids = nullptr;  ///< [n_rows, n_experts_used], ascending in a row
-  float const* weights = nullptr;     ///< [n_rows, n_experts_used]
+  Activations x;    ///< [n_rows, dim]
+  RouteArgs route;  ///< of the rows; not done yet
 };
 
 /// One step on one device for one chunk of rows. A model enqueues work and returns; it never waits, allocates, or asks where

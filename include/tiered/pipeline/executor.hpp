@@ -133,6 +133,8 @@ class Executor final : public StepContext {
   bool fused(std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then,
              Activation activation = Activation::silu);
   void prepare_input(AttendRequest const& r, bool kv_here);
+  AttentionInputArgs input_args(AttendRequest const& r) const;
+  bool rows_apart() const;
   void upload_kv_tables();
   KvTable const* kv_tables(std::int32_t layer, bool device) const;
   void fill_inputs(std::span<BlockRow const> rows);

@@ -45,6 +45,7 @@ struct RoutedRows {
   std::int32_t const* ids = nullptr;  ///< [n_rows, n_used]
   float const* weights = nullptr;     ///< [n_rows, n_used]
   float* hidden = nullptr;            ///< [n_rows, dim]: receives the sum
+  RouteArgs route{};                  ///< with logits: not yet done, ids and weights are still to come; as norm
 };
 
 /// One layer at a time. Waits for the ids only, and not even for them where one op does it all: where all experts of the layer are

@@ -4,14 +4,13 @@
 #include "tiered/kernels/cpu/avx512.hpp"
 #include "tiered/kernels/cpu/make_table.hpp"
 #include "tiered/kernels/cpu/matmul_amx.hpp"
-#include "tiered/kernels/cpu/panels_amx.hpp"
 #include "tiered/kernels/cpu/tiles_amx.hpp"
 
 namespace tiered::cpu::amx {
 
 /// `Tiles`: HardwareTiles, or the same in software.
 template <class Tiles>
-struct KernelsOn : avx512::Kernels {
+struct KernelsOn : avx512::Bf16Kernels {
   static constexpr char const* name = "amx";
   template <class F>
   static constexpr ProductKernel product() {
@@ -26,10 +25,6 @@ struct KernelsOn : avx512::Kernels {
       return kernel;
     }
   }
-  static void make_panels(QuantizeArgs const& args, Team& team) { amx::quantize(args, team); }
-
-  /// For rows that lie anywhere: elements k of all of them to panels of their own.
-  static void pack(PanelRows const& rows, Range k, void* y) { pack_panels(rows, k, static_cast<std::uint16_t*>(y)); }
 };
 
 struct Kernels : KernelsOn<HardwareTiles> {};

@@ -1,4 +1,4 @@
-/// The kernels for AVX-512 with VNNI.
+/// The kernels for AVX-512 with VNNI, and with BF16.
 #pragma once
 
 #include "tiered/kernels/cpu/attention_avx512.hpp"
@@ -6,6 +6,9 @@
 #include "tiered/kernels/cpu/leaf_avx512.hpp"
 #include "tiered/kernels/cpu/make_table.hpp"
 #include "tiered/kernels/cpu/matmul_avx512.hpp"
+#include "tiered/kernels/cpu/matmul_bf16_avx512.hpp"
+#include "tiered/kernels/cpu/panels_amx.hpp"
+#include "tiered/kernels/cpu/table.hpp"
 
 namespace tiered::cpu::avx512 {
 
@@ -27,4 +30,30 @@ struct Kernels : avx2::Kernels {
   }
 };
 
+/// With BF16: 16-bit floats become bfloat16, and meet panels.
+struct Bf16Kernels : Kernels {
+  template <class F>
+  static constexpr ProductKernel product() {
+    if constexpr (panel_activation(F::dtype) == DType::act_bf16) {
+      return bf16_kernel<F>();
+    } else {
+      return Kernels::product<F>();
+    }
+  }
+  static void make_panels(QuantizeArgs const& args, Team& team) { amx::quantize(args, team); }
+
+  /// For rows that lie anywhere: elements k of all of them to panels of their own.
+  static void pack(amx::PanelRows const& rows, Range k, void* y) { amx::pack_panels(rows, k, static_cast<std::uint16_t*>(y)); }
+};
+
 }  // namespace tiered::cpu::avx512
+
+namespace tiered::cpu {
+
+template <>
+inline KernelTable const& kernel_table<avx512::Kernels>(bool f32_activations) {
+  if (f32_activations) return kernel_table_of<avx512::Kernels, true>;
+  return tiered::detail::has_avx512_bf16() ? kernel_table_of<avx512::Bf16Kernels, false> : kernel_table_of<avx512::Kernels, false>;
+}
+
+}  // namespace tiered::cpu

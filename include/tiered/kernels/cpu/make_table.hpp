@@ -81,10 +81,13 @@ constexpr KernelTable make_kernel_table() {
   return table;
 }
 
+template <class Kernels, bool f32_activations>
+inline constexpr KernelTable kernel_table_of = make_kernel_table<Kernels, f32_activations>();
+
+/// Specialised where the machine has a say.
 template <class Kernels>
 KernelTable const& kernel_table(bool f32_activations) {
-  static constexpr KernelTable quantized = make_kernel_table<Kernels, false>(), precise = make_kernel_table<Kernels, true>();
-  return f32_activations ? precise : quantized;
+  return f32_activations ? kernel_table_of<Kernels, true> : kernel_table_of<Kernels, false>;
 }
 
 }  // namespace tiered::cpu

@@ -19,7 +19,7 @@ namespace tiered {
 enum class Isa : std::uint8_t {
   baseline,  ///< what every machine of the target architecture has
   avx2,      ///< with FMA and F16C
-  avx512,    ///< F, BW, DQ, VL and VNNI
+  avx512,    ///< F, BW, DQ, VL and VNNI; BF16 where the machine has it
   amx,       ///< AVX-512 as above, with BF16, and the tiles of AMX for bfloat16 and bytes
 };
 inline constexpr Isa all_isas[] = {Isa::baseline, Isa::avx2, Isa::avx512, Isa::amx};
@@ -54,6 +54,12 @@ KernelTable const& table(bool f32_activations);
 #if defined(__x86_64__)
 namespace detail {
 
+/// Leaf 7, subleaf 1, EAX bit 5.
+inline bool has_avx512_bf16() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 5 & 1) != 0;
+}
+
 /// The system lets a process use the tiles' eight kilobytes of state once it has asked (arch_prctl(2), ARCH_REQ_XCOMP_PERM of state
 /// 18); threads that start later inherit the answer.
 inline bool may_use_tiles() {
@@ -79,9 +85,9 @@ inline bool available(Isa isa) {
     case Isa::avx512:
       return available(Isa::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
-    case Isa::amx:  // leaf 7, EDX: bit 22 bfloat16 products, 24 tiles; subleaf 1, EAX bit 5: AVX-512 with bfloat16
+    case Isa::amx:  // leaf 7, EDX: bit 22 bfloat16 products, 24 tiles
       if (!available(Isa::avx512) || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d >> 22 & d >> 24 & 1) == 0) return false;
-      return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 5 & 1) != 0 && detail::may_use_tiles();
+      return detail::has_avx512_bf16() && detail::may_use_tiles();
   }
 #endif
   return isa == Isa::baseline;

@@ -3,11 +3,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "tiered/kernels/cuda/attention_few.cuh"
 #include "tiered/kernels/cuda/attention_many.cuh"
 #include "tiered/kernels/cuda/attention_plain.cuh"
+#include "tiered/kernels/cuda/kv.cuh"
 
 namespace tiered::cuda {
 namespace detail {
@@ -25,13 +27,13 @@ int allow_shared(Kernel kernel, int bytes, std::atomic<std::uint64_t>& devices) 
 }
 
 template <class KV, int head_dim>
-int attention_few(AttentionArgs const& a, std::int32_t blocks, std::int32_t n_splits, CudaQueue const& queue) {
+int attention_few(FewCall const& call, std::int32_t blocks, CudaQueue const& queue) {
   static std::atomic<std::uint64_t> allowed{0};
   constexpr int bytes = FewMemory<KV, head_dim>::total_bytes;
   auto const kernel = attention_few_kernel<KV, head_dim>;
   if (int const status = allow_shared(kernel, bytes, allowed); status != 0) return status;
-  dim3 const grid(unsigned(blocks), unsigned(n_splits), unsigned(a.n_tokens));
-  return launch_kernel(kernel, grid, dim3(FewShape<head_dim>::n_threads), bytes, queue, a, n_splits);
+  dim3 const grid(unsigned(blocks), unsigned(call.n_splits), unsigned(call.attention.n_tokens));
+  return launch_kernel(kernel, grid, dim3(FewShape<head_dim>::n_threads), bytes, queue, call);
 }
 
 template <class KV, int head_dim>
@@ -41,7 +43,9 @@ int attention_many(AttentionArgs const& a, CudaQueue const& queue) {
   auto const kernel = attention_many_kernel<KV, head_dim>;
   if (int const status = allow_shared(kernel, bytes, allowed); status != 0) return status;
   dim3 const grid(unsigned(a.n_heads), unsigned(ceil_div(a.n_tokens, ManyShape<head_dim>::rows)));
-  return launch_kernel(kernel, grid, dim3(ManyShape<head_dim>::n_threads), bytes, queue, a);
+  std::int64_t const n = std::int64_t(grid.x) * grid.y;
+  std::int32_t const turn = n <= 2 * queue.n_multiprocessors ? queue.n_multiprocessors : std::numeric_limits<std::int32_t>::max();
+  return launch_kernel(kernel, grid, dim3(ManyShape<head_dim>::n_threads), bytes, queue, a, turn);
 }
 
 /// Calls function(std::integral_constant<int, head_dim>) where there are kernels for that.
@@ -64,6 +68,27 @@ bool is_tiled(AttentionArgs const& a, CudaQueue const& queue) {
          a.n_heads % a.n_kv_heads == 0;
 }
 
+/// Few rows on tensor cores; with `input`, what comes before attention too.
+template <class KV>
+int attention_few(AttentionArgs const& a, AttentionInputArgs const* input, CudaQueue const& queue) {
+  std::int32_t const blocks = a.n_kv_heads * ceil_div(a.n_heads / a.n_kv_heads, few_heads);
+  FewCall call{a, input != nullptr ? *input : AttentionInputArgs{}, queue.counters, 1, input != nullptr};
+  call.n_splits = attention_splits(a, blocks * a.n_tokens, queue.n_multiprocessors);
+  if (call.n_splits > 1 && (queue.counters == nullptr || blocks * a.n_tokens > std::int32_t(cuda_counters)))
+    return int(cudaErrorInvalidValue);
+  return with_head_dim(a.head_dim, [&](auto head_dim) { return attention_few<KV, head_dim()>(call, blocks, queue); });
+}
+
+/// Anything else, without tensor cores.
+template <class KV>
+int attention_any(AttentionArgs const& a, CudaQueue const& queue) {
+  std::int32_t const n_splits = attention_splits(a, a.n_heads * a.n_tokens, queue.n_multiprocessors);
+  int const status = attention_plain<KV>(a, n_splits, queue);
+  if (status != 0 || n_splits == 1) return status;
+  dim3 const grid(unsigned(a.n_heads), unsigned(a.n_tokens));
+  return launch_kernel(attention_merge_splits_kernel, grid, dim3(merge_warps * warp_size), 0, queue, a, n_splits);
+}
+
 }  // namespace detail
 
 /// AttentionArgs; KV: F16, Q8_0 or F32. head_dim <= largest_head. A row's result depends on its own position and KV, and, for few rows,
@@ -76,21 +101,29 @@ int attention(AttentionArgs const& a, Queue queue) {
   if (a.n_tokens == 0) return 0;
   if (a.head_dim > largest_head) return int(cudaErrorInvalidValue);
   CudaQueue const& q = native(queue);
-  bool const tiled = detail::is_tiled<KV>(a, q);
-  std::int32_t const blocks = tiled ? a.n_kv_heads * ceil_div(a.n_heads / a.n_kv_heads, few_heads) : a.n_heads;
-  std::int32_t const n_splits = attention_splits(a, blocks * a.n_tokens, q.n_multiprocessors);
-  int status = 0;
-  if (!tiled) {
-    status = attention_plain<KV>(a, n_splits, q);
-  } else if constexpr (!std::is_same_v<KV, F32>) {
-    status = detail::with_head_dim(a.head_dim, [&](auto head_dim) {
-      if (a.n_tokens <= attention_few_rows) return detail::attention_few<KV, head_dim()>(a, blocks, n_splits, q);
-      return detail::attention_many<KV, head_dim()>(a, q);
-    });
+  if constexpr (!std::is_same_v<KV, F32>) {
+    if (detail::is_tiled<KV>(a, q)) {
+      if (a.n_tokens <= attention_few_rows) return detail::attention_few<KV>(a, nullptr, q);
+      return detail::with_head_dim(a.head_dim, [&](auto head_dim) { return detail::attention_many<KV, head_dim()>(a, q); });
+    }
   }
-  if (status != 0 || n_splits == 1) return status;
-  dim3 const grid(unsigned(a.n_heads), unsigned(a.n_tokens));
-  return launch_kernel(detail::attention_merge_splits_kernel, grid, dim3(detail::merge_warps * warp_size), 0, q, a, n_splits);
+  return detail::attention_any<KV>(a, q);
+}
+
+/// DecodeAttentionArgs; as attention(). One launch where no row needs what another one writes and there are tensor cores, else two or
+/// three.
+template <class KV>
+int decode_attention(DecodeAttentionArgs const& a, Queue queue) {
+  AttentionArgs const& attend = a.attention;
+  if (attend.n_tokens == 0) return 0;
+  if constexpr (!std::is_same_v<KV, F32>) {
+    bool const everything = attend.positions.begin == 0 && attend.positions.end > attend.max_position;
+    bool const apart = attend.n_tokens == 1 || (a.rows_apart && attend.n_tokens <= attention_few_rows);
+    if (apart && everything && detail::is_tiled<KV>(attend, native(queue)))
+      return detail::attention_few<KV>(attend, &a.input, native(queue));
+  }
+  if (int const status = attention_input<KV>(a.input, queue); status != 0) return status;
+  return attention<KV>(attend, queue);
 }
 
 }  // namespace tiered::cuda

@@ -338,9 +338,23 @@ __device__ __forceinline__ void load_many_queries(unsigned char* to, float const
   }
 }
 
-/// Blocks (heads, tiles of rows), the last tile first: it takes longest.
+/// What a block does: the last tile of rows comes first, since it takes longest. Where all blocks run at once, two to a multiprocessor, the
+/// second ones, from `turn` on, come in the opposite order, so that long ones are with short ones.
+struct ManyShare {
+  std::int32_t head, first;
+
+  __device__ __forceinline__ ManyShare(std::int32_t rows, std::int32_t turn) {
+    auto const n = std::int32_t(gridDim.x * gridDim.y);
+    auto i = std::int32_t(blockIdx.y * gridDim.x + blockIdx.x);
+    if (i >= turn) i = n - 1 - (i - turn);
+    head = i % std::int32_t(gridDim.x);
+    first = (std::int32_t(gridDim.y) - 1 - i / std::int32_t(gridDim.x)) * rows;
+  }
+};
+
+/// Blocks (heads, tiles of rows).
 template <class KV, int head_dim>
-__global__ void __launch_bounds__(ManyShape<head_dim>::n_threads, 2) attention_many_kernel(AttentionArgs a) {
+__global__ void __launch_bounds__(ManyShape<head_dim>::n_threads, 2) attention_many_kernel(AttentionArgs a, std::int32_t turn) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   using Shape = ManyShape<head_dim>;
   using Warp = ManyWarp<KV, head_dim>;
@@ -348,8 +362,8 @@ __global__ void __launch_bounds__(ManyShape<head_dim>::n_threads, 2) attention_m
   __shared__ ManyRows<Shape> rows;
   wait_for_previous();
   let_next_start();
-  auto const head = int(blockIdx.x);
-  auto const first = std::int32_t(gridDim.y - 1 - blockIdx.y) * Shape::rows;
+  ManyShare const share(Shape::rows, turn);
+  std::int32_t const head = share.head, first = share.first;
   int const n = min_of(a.n_tokens - first, Shape::rows);
   std::int64_t const q_stride = std::int64_t(a.n_heads) * head_dim;
   load_many_queries<head_dim>(attention_shared, a.q + first * q_stride + head * head_dim, q_stride, n, a.scale * log2_e);

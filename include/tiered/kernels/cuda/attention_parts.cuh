@@ -27,7 +27,7 @@ struct Cut {
   __device__ __forceinline__ Cut(Range positions, std::int32_t n_splits) : seen(positions) {
     first_tile = seen.begin / split_tile;
     std::int32_t const n_tiles = seen.begin < seen.end ? ceil_div(seen.end, split_tile) - first_tile : 0;
-    tiles_each = ceil_div(n_tiles, n_splits);
+    tiles_each = max_of(ceil_div(n_tiles, n_splits), min_of(ceil_div(n_tiles, max_of(n_splits / 2, 1)), tiles_of_half_as_many));
     n_used = n_tiles == 0 ? 0 : ceil_div(n_tiles, tiles_each);
   }
   __device__ __forceinline__ Range part(std::int32_t i) const {
@@ -48,15 +48,15 @@ struct Softmax {
   __device__ __forceinline__ float log_sum_exp() const { return sum == 0 ? -INFINITY : (max + log2f(sum)) * ln_2; }
 };
 
-/// The workspace of few rows: Softmax [n_tokens, n_heads, n_splits], then weighted V [n_tokens, n_heads, n_splits, head_dim].
+/// The workspace of few rows: weighted V [n_tokens, n_heads, n_splits, head_dim], then Softmax [n_tokens, n_heads, n_splits].
 struct Parts {
   Softmax* softmax;
   float* sums;
   std::int32_t n_splits, head_dim;
 
   __device__ __forceinline__ Parts(AttentionArgs const& a, std::int32_t n)
-      : softmax(reinterpret_cast<Softmax*>(a.workspace)),
-        sums(reinterpret_cast<float*>(a.workspace) + 2 * std::int64_t(a.n_tokens) * a.n_heads * n),
+      : softmax(reinterpret_cast<Softmax*>(reinterpret_cast<float*>(a.workspace) + std::int64_t(a.n_tokens) * a.n_heads * n * a.head_dim)),
+        sums(reinterpret_cast<float*>(a.workspace)),
         n_splits(n),
         head_dim(a.head_dim) {}
   __device__ __forceinline__ Softmax& of(std::int64_t query, std::int32_t split) const { return softmax[query * n_splits + split]; }

@@ -88,7 +88,8 @@ struct Tile {
 
   /// Where packed: the tile of the raw bytes, when those have arrived for all threads.
   __device__ __forceinline__ static void unpack(unsigned char* tile, unsigned char const* raw, Range rows, int thread) {
-#pragma unroll 2
+    constexpr int at_once = n_threads == warp_size ? 4 : 2;  // a warp that is alone waits for each of its loads
+#pragma unroll at_once
     for (int k = 0; k < n_chunks; ++k) {
       Place const at = place(thread, k);
       uint4 values{0, 0, 0, 0};

@@ -10,8 +10,11 @@ namespace tiered::cuda {
 
 /// Parts of a context begin at multiples of it, and a tile never crosses a page where page_tokens is a multiple of it.
 inline constexpr std::int32_t split_tile = 64;
-/// Blocks that few rows are cut into, for each multiprocessor.
-inline constexpr std::int32_t split_blocks_per_multiprocessor = 2;
+/// Blocks that few rows are cut into at most, for each multiprocessor; half of them while parts are less than so many tiles, since who
+/// comes last puts them all together.
+inline constexpr std::int32_t split_blocks_per_multiprocessor = 2, tiles_of_half_as_many = 8;
+/// Keys and values of earlier positions are fetched while the previous kernel runs.
+inline constexpr bool few_early = true;
 /// Query heads of one KV head that a block of the kernel for few rows takes: rows of a matrix tile.
 inline constexpr std::int32_t few_heads = 16;
 /// Queries and weights of few rows are each two halves, a value and its rounding error: twice the products, which wait for memory anyway.
@@ -45,8 +48,8 @@ inline constexpr std::int32_t largest_head = 576;
 /// context up to max_position. Never more than the workspace has room for.
 constexpr std::int32_t attention_splits(AttentionArgs const& a, std::int32_t blocks_per_split, int n_multiprocessors) {
   if (a.n_tokens > attention_few_rows) return 1;
-  std::int32_t const wanted = (split_blocks_per_multiprocessor * n_multiprocessors + blocks_per_split - 1) / blocks_per_split;
-  std::int32_t const room = a.max_position / attention_span + 1;
+  std::int32_t const wanted = split_blocks_per_multiprocessor * n_multiprocessors / blocks_per_split;
+  auto const room = std::int32_t(attention_parts(a.n_tokens, a.max_position) / a.n_tokens);
   std::int32_t const least = wanted < room ? wanted : room;
   return least > 1 ? least : 1;
 }

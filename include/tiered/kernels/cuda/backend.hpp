@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,8 +30,9 @@ namespace tiered {
 
 struct CudaBackendOptions {
   std::string lane_name = "cuda";
-  std::size_t workspace_bytes = cuda_workspace_bytes;  ///< VRAM that kernels may overwrite, at least cuda_workspace_bytes
-  std::size_t cublas_workspace_bytes = 32 * MiB;       ///< what NVIDIA recommends from sm_90 on
+  std::size_t workspace_bytes =
+      cuda_workspace_bytes + cuda_counter_bytes;  ///< VRAM for what kernels overwrite and count in: so much at least
+  std::size_t cublas_workspace_bytes = 32 * MiB;  ///< what NVIDIA recommends from sm_90 on
 };
 
 /// Device-only work that was captured, ready to be launched as a whole. Movable; goes before its backend.
@@ -135,7 +137,8 @@ class CudaBackend {
           workspace(memory, options.workspace_bytes, 256),
           cublas_workspace(memory, options.cublas_workspace_bytes, 256),
           stream(std::move(lanes), device.ordinal, options.lane_name) {
-      expects(options.workspace_bytes >= cuda_workspace_bytes, "CudaBackendOptions: workspace_bytes is less than kernels use");
+      expects(options.workspace_bytes >= cuda_workspace_bytes + cuda_counter_bytes,
+              "CudaBackendOptions: workspace_bytes is less than kernels use");
       memory.share().move(VramUse::other, VramUse::workspaces, workspace.bytes() + cublas_workspace.bytes());
       device.use();
       cublasHandle_t handle = nullptr;
@@ -145,8 +148,10 @@ class CudaBackend {
       cublas_check(cublasSetWorkspace(handle, cublas_workspace.data(), cublas_workspace.bytes()), "cublasSetWorkspace");
       queue.stream = stream.stream();
       queue.cublas = handle;
-      queue.workspace = workspace.data();
-      queue.workspace_bytes = workspace.bytes();
+      queue.counters = reinterpret_cast<std::uint32_t*>(workspace.data());
+      cuda_check(cudaMemsetAsync(queue.counters, 0, cuda_counter_bytes, queue.stream), "cudaMemsetAsync");
+      queue.workspace = workspace.data() + cuda_counter_bytes;
+      queue.workspace_bytes = options.workspace_bytes - cuda_counter_bytes;
       queue.n_multiprocessors = device.n_multiprocessors;
       queue.capability = device.capability;
     }

@@ -10,11 +10,14 @@
 #include "tiered/kernels/cuda/by_format.cuh"
 #include "tiered/kernels/cuda/convert.cuh"
 #include "tiered/kernels/cuda/elementwise.cuh"
+#include "tiered/kernels/cuda/few_route.cuh"
+#include "tiered/kernels/cuda/few_tuning.hpp"
 #include "tiered/kernels/cuda/format_kernels.hpp"
 #include "tiered/kernels/cuda/gated_rows.cuh"
 #include "tiered/kernels/cuda/grouping.cuh"
 #include "tiered/kernels/cuda/launch.cuh"
 #include "tiered/kernels/cuda/norm.cuh"
+#include "tiered/kernels/cuda/route.cuh"
 
 namespace tiered::cuda {
 namespace detail {
@@ -148,11 +151,20 @@ inline int few_routed(RoutedExpertsArgs const& a, ExpertKernels const& k, Queue 
   list.ids = a.ids;
   list.weights = a.weights;
   list.n_slots = a.experts.n_slots;
+  list.n_experts = a.n_experts;
   auto* const h = reinterpret_cast<float*>(a.experts.workspace);
   FewGateUpArgs gate_up = few_gate_up_args(a.experts, list, h);
   gate_up.norm = a.norm;
   gate_up.norm_weight = a.norm_weight;
   gate_up.eps = a.eps;
+  gate_up.route = a.route;
+  if (a.route.logits != nullptr && !routes_inside(a.route)) {
+    if (int const status = route(a.route, queue); status != 0) return status;
+    gate_up.route.logits = nullptr;
+  }
+  std::int64_t const down_bytes =
+      std::int64_t(row_bytes(a.experts.down_type, std::uint64_t(a.experts.hidden_dim))) * std::int64_t(a.experts.dim);
+  if (down_bytes % 16 == 0 && down_bytes * list.n_slots <= few_prefetched_bytes) gate_up.down_bytes = down_bytes;
   if (int const status = k.gate->few_gate_up(gate_up, queue); status != 0) return status;
   FewDownArgs down = few_down_args(a.experts, list, h);
   down.slot_weights = a.slot_weights;
@@ -192,6 +204,9 @@ inline int routed_experts(RoutedExpertsArgs const& a, Queue queue) {
   detail::ExpertKernels const kernels = detail::expert_kernels(a.experts);
   if (!detail::complete(kernels) || a.n_experts < 1) return int(cudaErrorInvalidValue);
   if (detail::takes_few(a.experts)) return detail::few_routed(a, kernels, queue);
+  if (a.route.logits != nullptr) {
+    if (int const status = route(a.route, queue); status != 0) return status;
+  }
   float const* x = a.experts.x;
   if (a.norm) {  // few rows of two types: y is free until `down` writes all of it
     RmsNormArgs const norm{x, a.norm_weight, a.experts.y, a.experts.n_tokens, a.experts.dim, a.eps};

@@ -14,6 +14,8 @@
 #include "tiered/kernels/cuda/few_tuning.hpp"
 #include "tiered/kernels/cuda/format_kernels.hpp"
 #include "tiered/kernels/cuda/launch.cuh"
+#include "tiered/kernels/cuda/one_row_experts.cuh"
+#include "tiered/kernels/cuda/route.cuh"
 
 namespace tiered::cuda {
 namespace detail {
@@ -27,7 +29,7 @@ struct FewSlot {
 /// By ids: slot `place`.
 __device__ inline FewSlot slot_by_id(SlotList const& list, int place) {
   int const id = place < list.n_slots ? list.ids[place] : -1;
-  return id < 0 ? FewSlot{-1, nullptr} : FewSlot{place, list.weights + id};
+  return unsigned(id) >= unsigned(list.n_experts) ? FewSlot{-1, nullptr} : FewSlot{place, list.weights + id};
 }
 /// By groups: the place-th slot of all groups together, for every lane of the warp, which looks at 32 groups at a time.
 __device__ inline FewSlot slot_by_group(SlotList const& list, int place, int n_slots) {
@@ -288,6 +290,10 @@ int few_gate_up(FewGateUpArgs const& a, Queue q) {
   constexpr auto kernel = &detail::few_gate_up_kernel<F>;
   CudaQueue const& queue = native(q);
   if (a.list.n_slots == 0 || a.hidden_dim == 0) return 0;
+  if (detail::OneRowLaunch const launch = detail::one_row_gate_up<F>(a, queue); launch.done) return launch.status;
+  if (a.route.logits != nullptr) {
+    if (int const status = route(a.route, q); status != 0) return status;
+  }
   std::int64_t const rows_bytes = few_rows_bytes<F>(a.dim, 1);
   int const n_warps = detail::few_warps_beside(rows_bytes, Products::ring_bytes);
   if (n_warps == 0) return int(cudaErrorInvalidConfiguration);
@@ -310,6 +316,7 @@ int few_down(FewDownArgs const& a, Queue q) {
   bool const summed = a.slot_weights != nullptr;
   int const n_groups = summed ? a.n_tokens : a.list.n_slots, n_used = summed ? a.n_used : 1;
   if (n_groups == 0 || n_used == 0 || a.dim == 0) return 0;
+  if (detail::OneRowLaunch const launch = detail::one_row_down<F>(a, queue); launch.done) return launch.status;
   int at_once = min_of(n_used, few_max_slots);
   while (at_once > 1 && detail::few_warps_beside(few_rows_bytes<F>(a.hidden_dim, at_once), Products::ring_bytes) < few_warps / 4) {
     at_once = ceil_div(at_once, 2);

@@ -105,6 +105,23 @@ __device__ __forceinline__ int largest_magnitude(float4 v) {
   return max(max(x, y), max(z, w));
 }
 
+/// 1 / v within a few units in the last place, of 2^-101 <= v < 2^126.
+__device__ __forceinline__ float near_inverse(float v) {
+#if defined(__CUDA_ARCH__)
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(v));
+#else
+  float const inverse = 1.0f / v;
+#endif
+  return __fmaf_rn(__fmaf_rn(-v, inverse, 1.0f), inverse, inverse);
+}
+/// a / b, correctly rounded as division is, from a near inverse of b, where nothing on the way overflows or is subnormal.
+__device__ __forceinline__ float divided(float a, float b, float inverse) {
+  float q = __fmul_rn(a, inverse);
+  q = __fmaf_rn(__fmaf_rn(-b, q, a), inverse, q);
+  return __fmaf_rn(__fmaf_rn(-b, q, a), inverse, q);
+}
+
 /// quantize_block() by eight lanes: each has four elements, and gets them as bytes. Lanes 0 and 4 of the eight get their half's sum.
 struct QuantizedFour {
   std::uint32_t q;
@@ -116,8 +133,9 @@ __device__ __forceinline__ QuantizedFour quantize_four(float4 v) {
   for (int mask = 4; mask > 0; mask /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, mask));
   constexpr int infinity = 0x7f800000, tiny = (127 - 100) << 23;
   bool const plain = largest < infinity && largest >= tiny;
-  float const magnitude = __int_as_float(plain ? largest : 0x3f800000), inverse = 127.0f / magnitude;
-  QuantizedFour out{0, magnitude / 127.0f, 0};
+  float const magnitude = __int_as_float(plain ? largest : 0x3f800000), down = magnitude >= 0x1p64f ? 0x1p-64f : 1.0f;
+  float const scaled = magnitude * down, inverse = divided(127.0f, scaled, near_inverse(scaled)) * down;
+  QuantizedFour out{0, divided(magnitude, 127.0f, 1.0f / 127.0f), 0};
   if (!plain) {
     out.scale = largest < tiny ? 0.0f : __int_as_float(0x7fc00000);
   } else {

@@ -135,6 +135,16 @@ __device__ __forceinline__ float add_product(FloatChunk<F> const& w, FloatInput 
   }
   return sum;
 }
+/// __dp4a() of unsigned and signed bytes.
+__device__ __forceinline__ int dot_unsigned(std::uint32_t a, int b, int sum) {
+#if defined(__CUDA_ARCH__)
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
+#else
+  for (int i = 0; i < 4; ++i) sum += int(a >> 8 * i & 255u) * int(std::int8_t(b >> 8 * i));
+#endif
+  return sum;
+}
+
 template <class F, class Weights>
 __device__ __forceinline__ float add_product(Weights const& w, BlockInput const& x, float sum) {
   constexpr int minus_offset = -Weights::offset & 255;  // two 16-bit sums times two bytes, in one instruction
@@ -148,8 +158,9 @@ __device__ __forceinline__ float add_product(Weights const& w, BlockInput const&
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     first = __dp4a(int(w.q[i]), a[i], first);
-    second = __dp4a(int(w.q[4 + i]), b[i], second);
+    second = Weights::high_shift != 0 ? dot_unsigned(w.q[4 + i], b[i], second) : __dp4a(int(w.q[4 + i]), b[i], second);
   }
+  second >>= Weights::high_shift;
   float value;
   if constexpr (Weights::n_scales == 1) {
     value = w.scale[0] * float(first + second);

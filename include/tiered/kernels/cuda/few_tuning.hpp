@@ -37,8 +37,15 @@ inline constexpr int one_row_from_two = 24, one_row_from_four = 64;
 /// Blocks of those that find registers beside each other, this kernel's and the next one's, where that does not spill.
 template <class F>
 TIERED_HD constexpr int one_row_blocks_at_once(int n_rows) {
-  return n_rows > 2 || F::block_bytes % 4 == 1 || (F::block_elems == 256 && F::block_bytes % 4 != 0) ? 1 : 2;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return 1;  // of 1024 threads
+#else
+  return n_rows != 2 || F::dtype == DType::iq4_xs || F::block_bytes % 4 == 1 || (F::block_elems == 256 && F::block_bytes % 4 != 0) ? 1 : 2;
+#endif
 }
+
+/// Up to so many bytes of `down` are brought into L2 while gate and up are computed.
+inline constexpr std::int64_t few_prefetched_bytes = std::int64_t{24} << 20;
 
 /// Slots of a token that `down` takes in one launch at most.
 inline constexpr int few_max_slots = 32;

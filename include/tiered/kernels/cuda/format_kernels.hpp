@@ -11,11 +11,11 @@ namespace tiered::cuda {
 /// Slots of routed experts: slot = token * n_used + place. Either by the router's ids, slot by slot, or by groups of a list.
 struct SlotList {
   std::int32_t const* ids = nullptr;     ///< [n_slots], with `weights`
-  ExpertGroup const* weights = nullptr;  ///< [n_experts]
+  ExpertGroup const* weights = nullptr;  ///< [n_experts]; a slot whose id is none of them is left out
   ExpertGroup const* groups = nullptr;   ///< [n_groups], with `slots`; null: by ids
   std::int32_t const* slots = nullptr;
   std::int32_t n_groups = 0;
-  std::int32_t n_slots = 0;
+  std::int32_t n_slots = 0, n_experts = 0;
 };
 
 /// Which matrix of an expert.
@@ -31,6 +31,8 @@ struct FewGateUpArgs {
   float eps = 0;
   bool norm = false;
   Activation activation = Activation::silu;
+  std::int64_t down_bytes = 0;  ///< of an expert's `down`, a multiple of 16, where it is to be in L2 afterwards; else 0
+  RouteArgs route;              ///< with logits: ids are chosen here, and written where `route` says: list.ids. routes_inside() only
 };
 
 /// Second half: y[slot, :] = down h[slot]; or, by ids only, sum[t, :] += sum over j of slot_weights[t, j] * down h[t * n_used + j].

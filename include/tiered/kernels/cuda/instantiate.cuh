@@ -26,6 +26,7 @@ void add_kv_type(KernelTable& table) {
   table.kv_write[type] = &kv_write<F>;
   table.attention[type] = &attention<F>;
   table.attention_input[type] = &attention_input<F>;
+  table.decode_attention[type] = &decode_attention<F>;
 }
 
 inline KernelTable make_table() {

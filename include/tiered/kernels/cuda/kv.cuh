@@ -74,47 +74,69 @@ __global__ void __launch_bounds__(kv_warps* warp_size) kv_write_kernel(KvWriteAr
   }
 }
 
-/// One warp norms and turns the vector at `from` into `vector`, shared memory of its own.
-__device__ __forceinline__ void prepare_head(AttentionInputArgs const& a, float const* from, float const* weight, float* vector, int lane) {
-  float squares = 0;
-  for (std::int32_t d = lane; d < a.head_dim; d += warp_size) {
-    float const value = from[d];
-    vector[d] = value;
-    squares += value * value;
-  }
+/// A lane's elements of a head's vector of n: lane + 32 * i.
+template <int per_lane>
+__device__ __forceinline__ void load_head(float (&x)[per_lane], float const* from, std::int32_t n, int lane) {
+#pragma unroll
+  for (int i = 0; i < per_lane; ++i) x[i] = lane + i * warp_size < n ? from[lane + i * warp_size] : 0.0f;
+}
+
+/// One warp norms a head's vector, if there are weights, puts it into `vector`, shared memory of its own, and turns its pairs;
+/// turn_of(pair) is a Turn. Rounds alike wherever it is used: what goes into the cache has the same bits.
+template <int per_lane, class TurnOf>
+__device__ __forceinline__ void prepare_head(AttentionInputArgs const& a, float (&x)[per_lane], float const* weight, float* vector,
+                                             int lane, TurnOf turn_of) {
   if (weight != nullptr) {
-    float const factor = 1.0f / sqrtf(warp_sum(squares) / float(a.head_dim) + a.eps);
-    for (std::int32_t d = lane; d < a.head_dim; d += warp_size) vector[d] *= factor * weight[d];
+    float weights[per_lane], squares = 0;
+    load_head(weights, weight, a.head_dim, lane);
+#pragma unroll
+    for (int i = 0; i < per_lane; ++i) squares = __fmaf_rn(x[i], x[i], squares);
+    float const factor = __fdiv_rn(1.0f, sqrtf(__fdiv_rn(warp_sum(squares), float(a.head_dim)) + a.eps));
+#pragma unroll
+    for (int i = 0; i < per_lane; ++i) x[i] = __fmul_rn(x[i], __fmul_rn(factor, weights[i]));
+  }
+#pragma unroll
+  for (int i = 0; i < per_lane; ++i) {
+    if (lane + i * warp_size < a.head_dim) vector[lane + i * warp_size] = x[i];
   }
   __syncwarp();
-  std::int32_t const n_pairs = a.n_rot / 2, position = a.positions[blockIdx.x];
-  for (std::int32_t i = lane; i < n_pairs; i += warp_size) {
-    Turn const turn = rope_turn(position, a.inv_freq[i], a.magnitude);
+  std::int32_t const n_pairs = a.n_rot / 2;
+#pragma unroll
+  for (int k = 0; k < (per_lane + 1) / 2; ++k) {
+    std::int32_t const i = lane + k * warp_size;
+    if (i >= n_pairs) continue;
+    Turn const turn = turn_of(i);
     float& first = vector[a.kind == RopeKind::adjacent ? 2 * i : i];
     float& second = vector[a.kind == RopeKind::adjacent ? 2 * i + 1 : i + n_pairs];
     float const u = first, v = second;
-    first = u * turn.cosine - v * turn.sine;
-    second = u * turn.sine + v * turn.cosine;
+    first = __fmaf_rn(u, turn.cosine, -__fmul_rn(v, turn.sine));
+    second = __fmaf_rn(u, turn.sine, __fmul_rn(v, turn.cosine));
   }
   __syncwarp();
 }
 
 /// Blocks (rows, ...): warps take turns at the row's heads: queries, keys, values.
-template <class KV>
+template <class KV, int per_lane>
 __global__ void __launch_bounds__(kv_warps* warp_size) attention_input_kernel(AttentionInputArgs const a) {
-  __shared__ float vectors[kv_warps][largest_head];
+  __shared__ float vectors[kv_warps][per_lane * warp_size];
   wait_for_previous();
   let_next_start();
   int const lane = int(threadIdx.x) % warp_size, warp = int(threadIdx.x) / warp_size;
   std::int64_t const token = blockIdx.x;
+  std::int32_t const position = a.positions[token];
   KvRow const row = a.rows[token];
   KvTable const table = a.tables[row.table];
   float* const vector = vectors[warp];
+  auto const turn_of = [&](std::int32_t pair) { return rope_turn(position, a.inv_freq[pair], a.magnitude); };
   for (int i = int(blockIdx.y) * kv_warps + warp; i < a.n_heads + 2 * a.n_kv_heads; i += int(gridDim.y) * kv_warps) {
     bool const is_query = i < a.n_heads, is_key = !is_query && i < a.n_heads + a.n_kv_heads;
     int const head = is_query ? i : is_key ? i - a.n_heads : i - a.n_heads - a.n_kv_heads;
     std::int64_t const offset = (token * (is_query ? a.n_heads : a.n_kv_heads) + head) * a.head_dim;
-    if (is_query || is_key) prepare_head(a, (is_query ? a.q : a.k) + offset, is_query ? a.q_norm : a.k_norm, vector, lane);
+    if (is_query || is_key) {
+      float x[per_lane];
+      load_head(x, (is_query ? a.q : a.k) + offset, a.head_dim, lane);
+      prepare_head(a, x, is_query ? a.q_norm : a.k_norm, vector, lane, turn_of);
+    }
     if (is_query) {
       for (std::int32_t d = lane; d < a.head_dim; d += warp_size) a.q[offset + d] = vector[d];
     } else {
@@ -146,8 +168,11 @@ template <class KV>
 int attention_input(AttentionInputArgs const& a, Queue queue) {
   if (a.n_tokens == 0) return 0;
   if (a.head_dim > largest_head) return int(cudaErrorInvalidValue);
-  return launch_kernel(detail::attention_input_kernel<KV>, detail::head_grid(a.n_tokens, a.n_heads + 2 * a.n_kv_heads),
-                       dim3(detail::kv_warps * warp_size), 0, native(queue), a);
+  auto const kernel = a.head_dim <= 4 * warp_size   ? detail::attention_input_kernel<KV, 4>
+                      : a.head_dim <= 8 * warp_size ? detail::attention_input_kernel<KV, 8>
+                                                    : detail::attention_input_kernel<KV, largest_head / warp_size>;
+  return launch_kernel(kernel, detail::head_grid(a.n_tokens, a.n_heads + 2 * a.n_kv_heads), dim3(detail::kv_warps * warp_size), 0,
+                       native(queue), a);
 }
 
 }  // namespace tiered::cuda

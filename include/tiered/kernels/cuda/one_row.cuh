@@ -58,35 +58,49 @@ __device__ __forceinline__ void put_four(OneRow const& row, int four, bool insid
   }
 }
 
-/// x, n_elems floats, times norm_weight where there is one, as a row; the block calls. This thread's sum of squares of x.
-template <class F>
-__device__ __forceinline__ float put_row(OneRow const& row, float const* x, float const* norm_weight, int n_elems) {
-  constexpr int ahead = 2;  // loads under way before the first is used
-  int const n_fours = n_elems / 4, step = int(blockDim.x), lane = int(threadIdx.x) % 32;
-  float squares = 0;
-#pragma unroll 1
-  for (int first = int(threadIdx.x) - lane; first < n_fours; first += ahead * step) {
-    float4 v[ahead], w[ahead];
-#pragma unroll
-    for (int i = 0; i < ahead; ++i) {
-      int const four = first + lane + i * step;
-      v[i] = four < n_fours ? reinterpret_cast<float4 const*>(x)[four] : make_float4(0, 0, 0, 0);
-      w[i] = norm_weight != nullptr && four < n_fours ? reinterpret_cast<float4 const*>(norm_weight)[four] : make_float4(1, 1, 1, 1);
-    }
-#pragma unroll
-    for (int i = 0; i < ahead; ++i) {
-      int const four = first + lane + i * step;
-      if (first + i * step >= n_fours) break;
-      squares += v[i].x * v[i].x + v[i].y * v[i].y + (v[i].z * v[i].z + v[i].w * v[i].w);
-      put_four<F>(row, four, four < n_fours, make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w), 1.0f);
-    }
+/// x, n_fours times four floats, times norm_weight where there is one, on its way to a row: this thread's part of it is loaded one step
+/// ahead, norm weights, which are constant, from the constructor on, x from start() on.
+class OneRowReader {
+ public:
+  __device__ __forceinline__ OneRowReader(float const* norm_weight, int dim)
+      : norm_weight_(reinterpret_cast<float4 const*>(norm_weight)), n_fours_(dim / 4) {
+    load_norm(int(threadIdx.x));
   }
-  return squares;
-}
+  __device__ __forceinline__ void start(float const* x) {
+    x_ = reinterpret_cast<float4 const*>(x);
+    load(int(threadIdx.x));
+  }
+  /// The block calls; this thread's sum of squares of x.
+  template <class F>
+  __device__ __forceinline__ float put(OneRow const& row) {
+    float squares = 0;
+    int const lane = int(threadIdx.x) % 32;
+#pragma unroll 1
+    for (int first = int(threadIdx.x) - lane; first < n_fours_; first += int(blockDim.x)) {
+      float4 const v = v_, w = w_;
+      load_norm(first + lane + int(blockDim.x));
+      load(first + lane + int(blockDim.x));
+      squares += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+      put_four<F>(row, first + lane, first + lane < n_fours_, make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w), 1.0f);
+    }
+    return squares;
+  }
+
+ private:
+  __device__ __forceinline__ void load_norm(int four) {
+    w_ = norm_weight_ != nullptr && four < n_fours_ ? norm_weight_[four] : make_float4(1, 1, 1, 1);
+  }
+  __device__ __forceinline__ void load(int four) { v_ = four < n_fours_ ? x_[four] : make_float4(0, 0, 0, 0); }
+
+  float4 const* norm_weight_;
+  float4 const* x_ = nullptr;
+  float4 v_, w_;
+  int n_fours_;
+};
 
 /// n_bytes, a multiple of 16, by a warp.
 __device__ __forceinline__ void fetch_run(std::uint32_t to, unsigned char const* from, int n_bytes) {
-#pragma unroll 4
+#pragma unroll 1
   for (int at = int(threadIdx.x) % 32 * 16; at < n_bytes; at += 32 * 16) copy_16(to + unsigned(at), from + at);
 }
 
@@ -113,10 +127,17 @@ __device__ __forceinline__ void add_pieces(unsigned char const* stage, int row_b
   }
 }
 
-/// Where a launch's parts of shared memory are, and how many units of work it has to each blockIdx.y.
+/// How a launch's units of work are divided among blockIdx.x, and where its parts of shared memory are.
 struct OneRowShape {
-  std::int32_t n_units, rows_bytes, stage_bytes;
+  std::int32_t each, rest;  ///< units of a block; the first `rest` blocks have one more
+  std::int32_t rows_bytes, stage_bytes;
+
+  __device__ __forceinline__ int begin() const { return int(blockIdx.x) * each + min(int(blockIdx.x), rest); }
+  __device__ __forceinline__ int end() const { return begin() + each + (int(blockIdx.x) < rest ? 1 : 0); }
 };
+inline OneRowShape one_row_shape(std::int64_t n_units, std::int64_t blocks, std::int64_t rows_bytes, std::int64_t stage_bytes) {
+  return {std::int32_t(n_units / blocks), std::int32_t(n_units % blocks), std::int32_t(rows_bytes), std::int32_t(stage_bytes)};
+}
 
 /// Units of a block, one after another in each warp. A Job says where weights are and what becomes of sums:
 ///   job.fetch(unit, to)             copies a unit's rows of weights to the shared address
@@ -126,8 +147,8 @@ class OneRowProducts {
  public:
   __device__ __forceinline__ OneRowProducts(Job const& job, OneRowShape const& shape, unsigned char* shared) : job_(job) {
     int const warp = int(threadIdx.x) / 32;
-    unit_ = part_begin(shape.n_units, blockIdx.x, gridDim.x) + warp;
-    end_ = part_begin(shape.n_units, blockIdx.x + 1, gridDim.x);
+    unit_ = shape.begin() + warp;
+    end_ = shape.end();
     stage_ = shared + shape.rows_bytes + warp * shape.stage_bytes;
     to_ = std::uint32_t(__cvta_generic_to_shared(stage_));
   }
@@ -162,16 +183,22 @@ __device__ __forceinline__ float norm_of(float const* squares, int dim, float ep
   return rsqrtf(warp_sum(lane < int(blockDim.x) / 32 ? squares[lane] : 0.0f) / float(dim) + eps);
 }
 
-/// The row of x and its products, once the previous kernel is complete and weights are under way; squares: max_warps floats, shared.
+/// The row that `reader` has started with and its products, once weights are under way; squares: max_warps floats, shared.
 template <class F, class Products>
-__device__ __forceinline__ void run_one_row(Products& products, unsigned char* shared, float* squares, float const* x,
-                                            float const* norm_weight, int dim, bool norm, float eps) {
+__device__ __forceinline__ void run_one_row(Products& products, OneRowReader& reader, unsigned char* shared, float* squares, int dim,
+                                            bool norm, float eps) {
   OneRow const row = one_row<F>(shared, dim);
-  float const sum = warp_sum(put_row<F>(row, x, norm ? norm_weight : nullptr, dim));
+  float const sum = warp_sum(reader.put<F>(row));
   if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = sum;
   __syncthreads();
   products.run(row, dim / F::block_elems * F::block_bytes, norm ? norm_of(squares, dim, eps) : 1.0f);
 }
+
+/// Whether it was launched, and how that went.
+struct OneRowLaunch {
+  bool done;
+  int status;
+};
 
 /// Whether rows of weights of n_elems, and the pointers whose bits these are, can be taken so.
 template <class F>

@@ -78,15 +78,11 @@ __global__ void __launch_bounds__(one_row_threads, one_row_blocks_at_once<F>(n_r
   OneRowJob<F, n_rows, gate> const job(a);
   OneRowProducts<F, n_rows, OneRowJob<F, n_rows, gate>> products(job, shape, shared);
   products.start();
+  OneRowReader reader(a.norm ? a.norm_weight : nullptr, a.dim);
   wait_for_previous();
-  run_one_row<F>(products, shared, squares, a.x, a.norm_weight, a.dim, a.norm, a.eps);
+  reader.start(a.x);
+  run_one_row<F>(products, reader, shared, squares, a.dim, a.norm, a.eps);
 }
-
-/// Whether it was launched, and how that went.
-struct OneRowLaunch {
-  bool done;
-  int status;
-};
 
 template <class F, int n_rows, bool gate>
 OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
@@ -101,7 +97,7 @@ OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& qu
   int const n_warps = one_row_warps_for(ceil_div(n_units, blocks), rows_bytes, stage_bytes);
   if (n_warps == 0) return {false, 0};
   if (int const status = allow_shared_memory<kernel>(); status != 0) return {true, status};
-  OneRowShape const shape{std::int32_t(n_units), std::int32_t(rows_bytes), std::int32_t(stage_bytes)};
+  OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes);
   std::size_t const shared = std::size_t(rows_bytes + n_warps * stage_bytes);
   return {true, launch_kernel(kernel, dim3(unsigned(blocks)), dim3(unsigned(n_warps) * 32), shared, queue, a, shape)};
 }
@@ -120,7 +116,8 @@ OneRowLaunch one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
     return launch.done ? launch : launch_one_row_matmul<F, 2, true>(a, queue);
   }
   if (four) launch = launch_one_row_matmul<F, 4, false>(a, queue);
-  if (!launch.done && n_all >= std::int64_t(one_row_from_two) * queue.n_multiprocessors) launch = launch_one_row_matmul<F, 2, false>(a, queue);
+  if (!launch.done && n_all >= std::int64_t(one_row_from_two) * queue.n_multiprocessors)
+    launch = launch_one_row_matmul<F, 2, false>(a, queue);
   return launch.done ? launch : launch_one_row_matmul<F, 1, false>(a, queue);
 }
 
@@ -151,7 +148,8 @@ __global__ void __launch_bounds__(float_row_threads) float_row_kernel(__grid_con
       int const chunk = int(threadIdx.x) + i * int(blockDim.x);
       if (chunk >= n_chunks) continue;
       auto const* const x = reinterpret_cast<float4 const*>(a.x + std::int64_t(t) * a.dim + chunk * elems);
-      auto const* const norm = reinterpret_cast<float4 const*>(a.norm && a.norm_weight != nullptr ? a.norm_weight + chunk * elems : nullptr);
+      auto const* const norm =
+          reinterpret_cast<float4 const*>(a.norm && a.norm_weight != nullptr ? a.norm_weight + chunk * elems : nullptr);
 #pragma unroll
       for (int k = 0; k < elems / 4; ++k) {
         float4 v = x[k];

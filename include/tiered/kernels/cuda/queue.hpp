@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
@@ -11,14 +12,17 @@ namespace tiered {
 /// What Queue::native of a CUDA table points to. All of it is borrowed and must outlive the work that was enqueued.
 struct CudaQueue {
   cudaStream_t stream = nullptr;
-  cublasHandle_t cublas = nullptr;  ///< bound to the stream, with a workspace of its own from the arena
-  std::byte* workspace = nullptr;   ///< VRAM that every kernel of the queue may overwrite
-  std::size_t workspace_bytes = 0;  ///< at least cuda_workspace_bytes
+  cublasHandle_t cublas = nullptr;    ///< bound to the stream, with a workspace of its own from the arena
+  std::byte* workspace = nullptr;     ///< VRAM that every kernel of the queue may overwrite
+  std::size_t workspace_bytes = 0;    ///< at least cuda_workspace_bytes
+  std::uint32_t* counters = nullptr;  ///< VRAM, cuda_counters of them: 0 before a kernel and after it
   int n_multiprocessors = 0;
   int capability = 0;  ///< 90 for sm_90
 };
 
 /// Half of what a small L2 cache holds: weights that are decoded here for cuBLAS are read back from it.
 inline constexpr std::size_t cuda_workspace_bytes = std::size_t{32} << 20;
+/// Of CudaQueue::counters, by which a kernel's blocks know who comes last.
+inline constexpr std::size_t cuda_counters = 4096, cuda_counter_bytes = cuda_counters * sizeof(std::uint32_t);
 
 }  // namespace tiered

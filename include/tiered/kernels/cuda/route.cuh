@@ -44,8 +44,9 @@ __device__ __forceinline__ int rank_of(std::int64_t const* keys, int n, int e) {
   return rank;
 }
 
-/// A block for each token, a thread for each expert, in whole warps.
-__global__ void __launch_bounds__(most_experts) route_kernel(RouteArgs const a) {
+/// A block for each token, a thread for each expert, in whole warps. A template, since several translation units include it.
+template <int threads = most_experts>
+__global__ void __launch_bounds__(threads) route_kernel(RouteArgs const a) {
   __shared__ std::int64_t keys[most_experts];
   __shared__ double chosen[most_experts];  // scores, ascending by id
   __shared__ double scratch_f64[max_warps];
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(most_experts) route_kernel(RouteArgs const a) 
 inline int route(RouteArgs const& a, Queue queue) {
   if (a.n_tokens == 0) return 0;
   if (a.n_used < 1 || a.n_used > a.n_experts || a.n_experts > detail::most_experts) return int(cudaErrorInvalidValue);
-  return launch_kernel(detail::route_kernel, unsigned(a.n_tokens), unsigned(round_up(a.n_experts, warp_size)), 0, native(queue), a);
+  return launch_kernel(detail::route_kernel<>, unsigned(a.n_tokens), unsigned(round_up(a.n_experts, warp_size)), 0, native(queue), a);
 }
 
 }  // namespace tiered::cuda

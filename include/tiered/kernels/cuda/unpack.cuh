@@ -11,9 +11,10 @@
 
 namespace tiered::cuda {
 
-template <int n_scales_, int n_mins_, int offset_>
+template <int n_scales_, int n_mins_, int offset_, int high_shift_ = 0>
 struct Unpacked {
   static constexpr int n_scales = n_scales_, n_mins = n_mins_, offset = offset_;
+  static constexpr int high_shift = high_shift_;  ///< by which q of elements 16..31 is too far left, as unsigned bytes
   std::uint32_t q[8];
   float scale[n_scales];
   float min[n_mins > 0 ? n_mins : 1];
@@ -63,6 +64,15 @@ __device__ __forceinline__ void split_nibbles(std::uint32_t const (&words)[4], s
   }
 }
 
+/// The same with high nibbles where they are.
+__device__ __forceinline__ void mask_nibbles(std::uint32_t const (&words)[4], std::uint32_t* q) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    q[i] = words[i] & 0x0f0f0f0fu;
+    q[4 + i] = words[i] & 0xf0f0f0f0u;
+  }
+}
+
 /// The lowest four bits, bit i into byte i. The multiplication's terms k + 7m meet no other.
 __device__ __forceinline__ std::uint32_t spread_bits(std::uint32_t bits) { return (bits & 15u) * 0x00204081u & 0x01010101u; }
 
@@ -87,23 +97,23 @@ struct Unpack;
 
 template <>
 struct Unpack<Q4_0> {
-  using Weights = Unpacked<1, 0, 8>;
+  using Weights = Unpacked<1, 0, 8, 4>;
   __device__ static __forceinline__ void load(unsigned char const* stage, int at, int, Weights& w) {
     std::uint32_t words[4];
     detail::load_words<4>(stage, at + 2, words);
-    detail::split_nibbles(words, w.q);
+    detail::mask_nibbles(words, w.q);
     w.scale[0] = detail::load_f16(stage, at);
   }
 };
 
 template <>
 struct Unpack<Q4_1> {
-  using Weights = Unpacked<1, 1, 0>;
+  using Weights = Unpacked<1, 1, 0, 4>;
   static constexpr int sign = 1;
   __device__ static __forceinline__ void load(unsigned char const* stage, int at, int, Weights& w) {
     std::uint32_t words[4];
     detail::load_words_alike<4>(stage, at + 4, words);
-    detail::split_nibbles(words, w.q);
+    detail::mask_nibbles(words, w.q);
     w.scale[0] = detail::load_f16(stage, at);
     w.min[0] = detail::load_f16(stage, at + 2);
   }

@@ -105,6 +105,12 @@ inline void attention(AttentionArgs const& a, DType kv = DType::f16) {
   }
 }
 
+/// DecodeAttentionArgs: one after the other.
+inline void decode_attention(DecodeAttentionArgs const& a, DType kv = DType::f16) {
+  attention_input(a.input, kv);
+  attention(a.attention, kv);
+}
+
 /// MergeAttentionArgs.
 inline void merge_attention(MergeAttentionArgs const& a) {
   std::int64_t const n_queries = std::int64_t(a.n_tokens) * a.n_heads;

@@ -96,6 +96,7 @@ inline void combine(CombineArgs const& a) {
 inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32_activation) {
   ExpertsArgs const& e = a.experts;
   expects(e.n_slots == e.n_tokens * e.n_used, "routed experts take all slots of their rows");
+  if (a.route.logits != nullptr) route(a.route);
   std::vector<float> const x = detail::normed_rows(e.x, a.norm_weight, e.n_tokens, e.dim, a.eps, a.norm);
   for (std::int32_t slot = 0; slot < e.n_slots; ++slot) {
     if (a.ids[slot] < 0 || a.ids[slot] >= a.n_experts)

@@ -32,6 +32,11 @@ void add_fused(KernelTable& table, std::int32_t fused_rows) {
   table.attention_input[std::size_t(DType::f16)] = [](AttentionInputArgs const& a, Queue) { return attention_input(a, DType::f16), 0; };
   table.attention_input[std::size_t(DType::f32)] = [](AttentionInputArgs const& a, Queue) { return attention_input(a, DType::f32), 0; };
   table.attention_input[std::size_t(DType::q8_0)] = [](AttentionInputArgs const& a, Queue) { return attention_input(a, DType::q8_0), 0; };
+  table.decode_attention[std::size_t(DType::f16)] = [](DecodeAttentionArgs const& a, Queue) { return decode_attention(a, DType::f16), 0; };
+  table.decode_attention[std::size_t(DType::f32)] = [](DecodeAttentionArgs const& a, Queue) { return decode_attention(a, DType::f32), 0; };
+  table.decode_attention[std::size_t(DType::q8_0)] = [](DecodeAttentionArgs const& a, Queue) {
+    return decode_attention(a, DType::q8_0), 0;
+  };
   table.routed_experts = [](RoutedExpertsArgs const& a, Queue) { return routed_experts(a, rule), 0; };
 }
 

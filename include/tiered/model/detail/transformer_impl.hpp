@@ -74,9 +74,8 @@ void Transformer::experts(std::int32_t l, ExecContext& ctx) const {
   ctx.matmul(w.router, x, scores);
   std::int32_t* const ids = ctx.scratch<std::int32_t>(n * std::size_t(e.n_experts_used));
   float* const weights = ctx.scratch<float>(n * std::size_t(e.n_experts_used));
-  RouteArgs route{scores, nullptr, ids, weights, ctx.n_rows(), e.n_experts, e.n_experts_used, e.gating, e.normalise, e.scale};
-  ctx.launch(&KernelTable::route, route);
-  ctx.experts({l, &layer, config_.activation, x, ids, weights});
+  RouteArgs const route{scores, nullptr, ids, weights, ctx.n_rows(), e.n_experts, e.n_experts_used, e.gating, e.normalise, e.scale};
+  ctx.experts({l, &layer, config_.activation, x, route});
 }
 
 void Transformer::output(ExecContext& ctx) const {

@@ -153,7 +153,20 @@ void Executor::prepare_input(AttendRequest const& r, bool kv_here) {
     KvWriteArgs const args{r.k, r.v, rows, tables, n_rows_, c.n_kv_heads, c.head_dim, kv_page_tokens};
     return tiered::launch(kernels_->kv_write[kv_type], args, queue_);
   }
-  AttentionInputArgs args{r.q, r.k, r.v, r.q_norm, r.k_norm, positions_, r.inv_freq, rows, tables};
+  tiered::launch(at_once, input_args(r), queue_);
+}
+
+AttentionInputArgs Executor::input_args(AttendRequest const& r) const {
+  AttentionConfig const& c = *r.config;
+  AttentionInputArgs args{r.q,
+                          r.k,
+                          r.v,
+                          r.q_norm,
+                          r.k_norm,
+                          positions_,
+                          r.inv_freq,
+                          buffer<KvRow>(on_device(), image_->activations.kv_rows) + chunk_begin_,
+                          kv_tables(r.layer, on_device())};
   args.n_tokens = n_rows_;
   args.n_heads = c.n_heads;
   args.n_kv_heads = c.n_kv_heads;
@@ -163,12 +176,27 @@ void Executor::prepare_input(AttendRequest const& r, bool kv_here) {
   args.eps = r.norm_eps;
   args.magnitude = r.magnitude;
   args.kind = r.rope;
-  tiered::launch(at_once, args, queue_);
+  return args;
+}
+
+/// Whether the rows of the chunk are of sequences of their own.
+bool Executor::rows_apart() const {
+  if (n_rows_ == 1) return true;
+  if (capturing_ || n_rows_ > attention_few_rows) return false;  // a graph is launched again for others
+  std::span<BlockRow const> const rows = rows_.subspan(std::size_t(chunk_begin_), std::size_t(n_rows_));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (rows[i].slot == rows[j].slot) return false;
+    }
+  }
+  return true;
 }
 
 void Executor::attend(AttendRequest const& r) {
   bool const here = on_device(), there = p_.kv->in_vram(r.layer);
-  prepare_input(r, here == there);
+  Kernel<DecodeAttentionArgs> const at_once = here == there ? kernels_->decode_attention[std::uint32_t(p_.kv->type())] : nullptr;
+  bool const decodes = at_once != nullptr && rows_apart();
+  if (!decodes) prepare_input(r, here == there);
   AttentionConfig const& c = *r.config;
   std::size_t const n = std::size_t(n_rows_), q_bytes = n * std::size_t(c.n_heads) * std::size_t(c.head_dim) * sizeof(float),
                     kv_bytes = n * std::size_t(c.n_kv_heads) * std::size_t(c.head_dim) * sizeof(float);
@@ -202,6 +230,7 @@ void Executor::attend(AttendRequest const& r) {
   AttentionArgs args{q,          rows,           tables,       out,      nullptr, nullptr, n_rows_, c.n_heads, c.n_kv_heads,
                      c.head_dim, kv_page_tokens, max_position, c.window, c.scale};
   args.workspace = static_cast<std::byte*>(scratch.take(attention_workspace_bytes(n_rows_, c.n_heads, c.head_dim, max_position)));
+  if (decodes) return tiered::launch(at_once, DecodeAttentionArgs{input_args(r), args, true}, queue_);
   tiered::launch(kv_side.kernels().attention[kv_type], args, kv_side.queue());
   if (here == there) return;
   p_.copy.submit({reinterpret_cast<std::byte*>(r.out), reinterpret_cast<std::byte const*>(out), q_bytes}, kv_side.record());
@@ -215,12 +244,21 @@ void Executor::experts(ExpertsRequest const& r) {
   bool const later = all_rows && routed_.norms(r.layer, n_rows_, side_->device()) &&
                      (!on_device() || image_->vram.resident[std::size_t(running_)] != VramLayout::none);
   Activations x = r.x;
-  if (!later) values_of(x);
-  routed_rows_ = {r.layer,         std::int32_t(rows_.size()),
-                  r.config,        r.activation,
-                  side_->device(), x.values,
-                  x.norm,          r.ids,
-                  r.weights,       hidden_ - std::size_t(chunk_begin_) * std::size_t(p_.config->dim)};
+  if (!later) {
+    values_of(x);
+    launch(&KernelTable::route, r.route);
+  }
+  routed_rows_ = {r.layer,
+                  std::int32_t(rows_.size()),
+                  r.config,
+                  r.activation,
+                  side_->device(),
+                  x.values,
+                  x.norm,
+                  r.route.ids,
+                  r.route.weights,
+                  hidden_ - std::size_t(chunk_begin_) * std::size_t(p_.config->dim),
+                  later ? r.route : RouteArgs{}};
   if (all_rows) return;
   // Several chunks: gather them, so that an expert is read once for the whole block.
   ActivationLayout const& l = image_->activations;
@@ -231,8 +269,8 @@ void Executor::experts(ExpertsRequest const& r) {
   std::int32_t* const ids = buffer<std::int32_t>(d, l.expert_ids);
   CopyPiece const pieces[] = {
       {reinterpret_cast<std::byte*>(all_x + first * dim), reinterpret_cast<std::byte const*>(x.values), n * dim * sizeof(float)},
-      {reinterpret_cast<std::byte*>(weights + first * used), reinterpret_cast<std::byte const*>(r.weights), n * used * sizeof(float)},
-      {reinterpret_cast<std::byte*>(ids + first * used), reinterpret_cast<std::byte const*>(r.ids), n * used * sizeof(std::int32_t)}};
+      {reinterpret_cast<std::byte*>(weights + first * used), reinterpret_cast<std::byte const*>(r.route.weights), n * used * sizeof(float)},
+      {reinterpret_cast<std::byte*>(ids + first * used), reinterpret_cast<std::byte const*>(r.route.ids), n * used * sizeof(std::int32_t)}};
   Ticket const ready = side_->record();
   p_.copy.submit(pieces, {&ready, 1});
   side_->wait_for(p_.copy.last());

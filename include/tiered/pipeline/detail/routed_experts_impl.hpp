@@ -106,6 +106,7 @@ void RoutedExperts::compute_at_home() {
   args.slots = at<std::int32_t>(base, env_->layout->expert_slots);
   args.n_experts = rows_->config->experts.n_experts;
   args.layer = rows_->layer;
+  args.route = rows_->route;
   if (norm) {
     args.norm = true;
     args.norm_weight = rows_->norm.weight;
