@@ -304,8 +304,8 @@ struct RoutedExpertsArgs {
   float const* norm_weight = nullptr;   ///< with `norm`, and n_tokens <= fused_rows: experts.x is normed first, as in FusedMatmulArgs
   float eps = 0;
   bool norm = false;
-  RouteArgs route;  ///< with logits: the op routes first. route.ids and route.weights are `ids` and, where not null, `slot_weights`;
-                    ///< n_tokens, n_experts and n_used those of the op
+  RouteArgs route{};  ///< with logits: the op routes first. route.ids and route.weights are `ids` and, where not null, `slot_weights`;
+                      ///< n_tokens, n_experts and n_used those of the op
 };
 
 /// ids[t] = the index of the largest of values[t, :]; of equal ones the least. Not-a-number is less than all numbers.
