@@ -95,10 +95,16 @@ void print_plan(tiered::GgufFile const& gguf, Model const& model, tiered::Engine
 /// Whether there is a device, and what of it may be taken where nobody said.
 bool find_gpu(Options& o) {
   constexpr std::size_t left_free = 512 * tiered::MiB;
-  bool const asked = o.device == DeviceKind::cuda;
-  if (!asked) {
-    int n = 0;
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) return static_cast<void>(cudaGetLastError()), false;
+  if (o.device == DeviceKind::automatic) {
+    int n = 0, driver = 0;
+    cudaError_t const status = cudaGetDeviceCount(&n);
+    static_cast<void>(cudaDriverGetVersion(&driver));  // 0 where there is none
+    static_cast<void>(cudaGetLastError());
+    if (status == cudaErrorInsufficientDriver && driver != 0 && !o.quiet) {
+      say(concat("tiered-run: note: no GPU is used: the driver is for CUDA ", tiered::cuda_version_text(driver),
+                 ", older than what this program was built with\n"));
+    }
+    if (status != cudaSuccess || n == 0) return false;
   }
   tiered::CudaDevice const device = tiered::CudaDevice::open();
   o.device_name = device.name;
@@ -111,6 +117,7 @@ bool find_gpu(Options& o) {
 #endif
 
 void settle_device(Options& o) {
+  if (o.device == DeviceKind::automatic && o.vram_bytes == std::size_t{0}) o.device = DeviceKind::none;
   bool const may_use_gpu = o.device == DeviceKind::automatic || o.device == DeviceKind::cuda;
 #if TIERED_HAS_CUDA
   if (may_use_gpu && find_gpu(o)) {
@@ -159,6 +166,7 @@ void announce(tiered::GgufFile const& gguf, Runner& runner, Options const& o) {
     say(concat("tiered-run: warning: -c ", plans.max_context, " is more than the ", trained,
                " tokens that the model was trained for: expect nonsense beyond them\n"));
   }
+  if (std::string const note = runner.slow_copies(); !note.empty()) say(concat("tiered-run: note: ", note, '\n'));
   if (o.quiet) return;
   say(concat("context ", plans.max_context, " tokens, ", runner.team().size(), " threads, ", runner.kernels_name(), " kernels"));
   say(o.sampling.temperature > 0 ? concat(", seed ", o.sampling.seed, "\n\n") : ", greedy\n\n");

@@ -40,6 +40,7 @@ class Runner {
   virtual tiered::ModelConfig const& config() const = 0;
   virtual tiered::EngineStats stats() const = 0;
   virtual std::uint64_t copied_bytes() const = 0;  ///< to the device
+  virtual std::string slow_copies() const = 0;     ///< why weights are copied to the device slowly; empty where they are not
   virtual tiered::CancelToken& cancel_token() = 0;
   virtual tiered::Team& team() = 0;
   virtual std::string_view kernels_name() const = 0;
@@ -72,6 +73,11 @@ class EngineRunner final : public Runner {
   std::uint64_t copied_bytes() const override {
     if constexpr (requires { engine_.machine().copy->bytes_to_device(); }) return engine_.machine().copy->bytes_to_device();
     return 0;
+  }
+  std::string slow_copies() const override {
+    if constexpr (requires { engine_.machine().sources->first_error(); })
+      return engine_.machine().sources != nullptr ? engine_.machine().sources->first_error() : std::string();
+    return {};
   }
   tiered::CancelToken& cancel_token() override { return engine_.cancel_token(); }
   tiered::Team& team() override { return engine_.machine().host->team(); }

@@ -237,7 +237,7 @@ class Trace(Case):
 
     def test_what_does_not_fit_is_said(self):
         file = self.folder / "trace.json"
-        self.check(run("-m", MOE, "-p", "a", "-n", "9000", "-c", "9100", "--ignore-eos", "--vram", "48K", "--placement", "stream_all", "--trace", file), 0, "more were cut")
+        self.check(run("-m", MOE, "-p", "a", "-n", "12000", "-c", "12100", "--ignore-eos", "--vram", "64K", "--placement", "stream_all", "--trace", file), 0, "more were cut")
         self.assertGreater(json.loads(file.read_text())["otherData"]["events_cut"], 0)
 
     def test_file_that_cannot_be_written(self):

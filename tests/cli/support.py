@@ -23,6 +23,10 @@ def set_program(path):
     _program[:] = [str(path)]
 
 
+# A GPU of this machine would change budgets, notes and figures.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def program():
     return _program[0]
 

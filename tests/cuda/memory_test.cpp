@@ -13,7 +13,6 @@
 #include "error_of.hpp"
 #include "temp_dir.hpp"
 #include "tiered/core/split_mix.hpp"
-#include "tiered/io/cuda/registered_file.hpp"
 #include "tiered/io/source.hpp"
 #include "tiered/memory/buffer.hpp"
 #include "tiered/memory/cuda/check.hpp"
@@ -441,22 +440,5 @@ TEST_CASE("a file's mapping is registered where it lies", "[cuda][memory]") {
     REQUIRE(mapping.first_error().find("cudaHostRegister") != std::string::npos);
     REQUIRE(mapping.first_error().find("8.00 MiB of 24.0 MiB") != std::string::npos);
     REQUIRE(cudaGetLastError() == cudaSuccess);
-  }
-  SECTION("weights of a file") {
-    RegisteredFile weights(options);
-    std::span<std::byte const> const tensor = bytes.subspan(13 * MiB + 32, 2 * MiB), other = bytes.subspan(MiB, 100);
-    REQUIRE(weights.bring(tensor).data() == tensor.data());
-    REQUIRE(weights.bring(other).data() == other.data());
-    REQUIRE(weights.tier() == Tier::pageable);
-    REQUIRE(weights.mapping() == nullptr);
-    weights.register_all(device());
-    RegisteredFile moved = std::move(weights);
-    bool const all = moved.mapping()->wait();
-    INFO(moved.mapping()->first_error());
-    REQUIRE(all);
-    REQUIRE(moved.tier() == Tier::pinned);
-    REQUIRE(moved.mapping()->covers(tensor.data(), tensor.size()));
-    REQUIRE(moved.mapping()->covers(other.data(), other.size()));
-    REQUIRE_FALSE(moved.mapping()->covers(bytes.data() + 5 * MiB, 1));
   }
 }

@@ -143,11 +143,13 @@ TEST_CASE("CPU products equal the reference on the same activations within float
 TEST_CASE("rows of any length: sums of long ones are joined in stretches") {
   for (Isa const isa : available_isas()) {
     Cpu cpu(isa);
-    for (DType const type : {DType::f16, DType::q4_1, DType::q8_0, DType::q2_k, DType::q4_k, DType::q6_k}) {
-      Problem const p(type, cpu.table().activation[std::uint32_t(type)], 140 * 256, 3, 6, 12);
-      Worst const worst = compare_with_reference(p, true, multiply(cpu, p, true, 3), 3);
-      INFO(name(isa) << ' ' << name(type) << ": " << worst.text());
-      CHECK(worst.factor <= 1);
+    for (DType const type : {DType::f16, DType::bf16, DType::q4_1, DType::q8_0, DType::q2_k, DType::q4_k, DType::q6_k}) {
+      for (std::int32_t const n_tokens : {1, 6, 20}) {
+        Problem const p(type, cpu.table().activation[std::uint32_t(type)], 140 * 256, 3, n_tokens, 12);
+        Worst const worst = compare_with_reference(p, true, multiply(cpu, p, true, 3), 3);
+        INFO(name(isa) << ' ' << name(type) << ", " << n_tokens << " tokens: " << worst.text());
+        CHECK(worst.factor <= 1);
+      }
     }
   }
 }
@@ -174,7 +176,7 @@ TEST_CASE("a CPU product is the same for every thread count, with one token or m
       Cpu one(isa, f32, 1), two(isa, f32, 2), three(isa, f32, 3), seven(isa, f32, 7);
       for (DType const type : all_formats()) {
         INFO(name(isa) << (f32 ? " f32 " : " ") << name(type));
-        std::int32_t const dim = type == DType::f16 ? 2100 : dim_of(type, 5), rows = 83, n_tokens = 37;
+        std::int32_t const dim = type == DType::f16 || type == DType::bf16 ? 2100 : dim_of(type, 5), rows = 83, n_tokens = 37;
         Problem const p(type, one.table().activation[std::uint32_t(type)], dim, rows, n_tokens, 99);
         std::vector<float> const all = multiply(one, p, true, rows);
         for (Cpu* cpu : {&two, &three, &seven}) CHECK(same_bits(multiply(*cpu, p, true, rows), all));

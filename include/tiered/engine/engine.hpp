@@ -51,7 +51,7 @@ class CancelToken {
 };
 
 struct EngineStats {
-  std::size_t vram_peak_bytes = 0;  ///< most that was ever taken of the device's memory
+  std::size_t vram_peak_bytes = 0;  ///< most that was ever taken of the device's memory; of a GPU all that counts against the budget
   std::size_t vram_budget_bytes = 0;
   std::size_t host_kv_bytes = 0;
   ExpertCache::Counters experts;
@@ -201,7 +201,11 @@ class Engine {
   /// Of everything since the engine was made. Same thread as step().
   EngineStats stats() const {
     EngineStats s = core_->stats();
-    if constexpr (requires { machine_.device->memory().peak_bytes(); }) s.vram_peak_bytes = machine_.device->memory().peak_bytes();
+    if constexpr (requires { machine_.share->counted_bytes(); }) {
+      s.vram_peak_bytes = machine_.share->counted_bytes();  // constant once the engine is made
+    } else if constexpr (requires { machine_.device->memory().peak_bytes(); }) {
+      s.vram_peak_bytes = machine_.device->memory().peak_bytes();
+    }
     return s;
   }
 

@@ -35,7 +35,17 @@ namespace tiered {
 /// | TokenTiers    | TokenTierPolicy | which batch sizes get a plan of their own                    |
 /// | Eviction      | EvictionPolicy  | which expert leaves the cache                                |
 /// | Trace         | TracePolicy     | who is told what happened when                               |
-/// and `static Machine make_machine(MachineOptions const&)`, which makes the two backends and the copy engine.
+/// and `static Machine make_machine(MachineOptions const&)`, which makes the two backends and the copy engine: a Machine, or what has
+/// its members and any of these, for a device whose budget counts more than what plans place (CudaMachine has them all):
+/// | member                       | what the engine does with it                                                        |
+/// |------------------------------|-------------------------------------------------------------------------------------|
+/// | `m.plan_bytes()`             | plans with so many bytes in place of EngineOptions::vram_bytes                      |
+/// | `m.sources`                  | if there is one: weights are copied from where they lie, and it calls the two below |
+/// | `m.register_sources(ranges)` | says where weights lie, before anything is copied from there                        |
+/// | `m.device_reads(bytes)`      | asks whether kernels may read these where they are                                  |
+/// | `*m.pinned`                  | takes the host's activations from this MemoryTier                                   |
+/// | `m.account(plans)`           | says what the device's memory was taken for                                         |
+/// | `m.settle()`                 | if there is one: runs and captures steps when it is made, and calls this afterwards |
 /// Derive from a bundle and name the members that are yours.
 template <class P>
 concept EnginePolicies = HostWeights<typename P::HostMemory> && Backend<typename P::HostBackend> && Backend<typename P::DeviceBackend> &&

@@ -20,7 +20,8 @@ namespace tiered {
 /// | `b.record()`        | Ticket             | done when all work enqueued so far is                                        |
 /// | `b.synchronize()`   | void               | blocks until the queue is empty; throws the Error of a kernel that failed    |
 /// Work is asynchronous on every backend, the CPU's too. One enqueuing thread. Optional: `recover()` waits for everything and
-/// forgets errors; `times(begin, end)` says when the work between two tickets ran.
+/// forgets errors; `times(begin, end)` says when the work between two tickets ran; `begin_capture()`, `end_capture()`,
+/// `launch_graph(graph)` and `abandon_capture()`, with or without `can_capture()`: see Side::can_capture().
 template <class B>
 concept Backend = MemoryTier<typename B::Memory> && requires(B& b, B const& c, Ticket t) {
   { c.kernels() } -> std::same_as<KernelTable const&>;

@@ -27,8 +27,8 @@ namespace tiered {
 
 /// The host, one GPU, and what an engine needs of both. What is declared later goes first.
 struct CudaMachine {
-  /// Of the budget, for what the driver takes when graphs are instantiated and kernels are loaded late. What is not used stays free.
-  static constexpr std::size_t driver_reserve_bytes = 32 * MiB;
+  /// Of the budget, for what the driver takes when graphs are instantiated and kernels are loaded. What is not used stays free.
+  static constexpr std::size_t driver_reserve_bytes = 96 * MiB;
 
   CudaDevice gpu;
   std::shared_ptr<VramShare> share;
@@ -54,7 +54,16 @@ struct CudaMachine {
     return sources != nullptr && sources->wait_until(bytes.data(), bytes.size()) && gpu.reads_registered_memory;
   }
   /// Everything is loaded: charges what the driver took for it.
-  void settle() { share->settle(since); }
+  /// Errors  Errc::over_budget where that passes the budget, if the driver's figure is of this process alone.
+  void settle() {
+    share->settle(since);
+    std::size_t const counted = share->counted_bytes(), budget = share->budget_bytes();
+    if (counted > budget && gpu.ledger->source() == VramSource::process) {
+      throw Error(Errc::over_budget, concat("a budget of ", format_bytes(budget), " on ", gpu.name, " (", budget, " bytes): ", counted,
+                                            " bytes are held once kernels and graphs are loaded, ", driver_reserve_bytes,
+                                            " of which were set aside for those"));
+    }
+  }
   /// Says in the ledger what the arena is used for.
   void account(EnginePlans const& plans) {
     std::size_t weights = 0, states = 0, slots = 0, activations = 0;

@@ -89,12 +89,20 @@ void EngineCore::prepare() {
     executor_.run_block(block_, logits.data());
   };
   if (is_all_resident(prompt, parts_.table.shards)) {  // else their weights would cross the link for nothing
-    for (std::int32_t const n : {2048, 512, 128, 32}) warm_up(prompt, n, true);
+    for (std::int32_t const n : {2048, 512, 128, 96, 64, 32}) warm_up(prompt, n, true);
+  }
+  // Kernels of few rows come in widths of 16, 8 and 4.
+  auto const few = std::ranges::find_if(plans_.images, [](PlanImage const& image) { return image.limits.block >= attention_few_rows; });
+  if (few != plans_.images.end() && is_all_resident(*few, parts_.table.shards)) {
+    for (std::int32_t const n : {16, 8, 4}) warm_up(*few, n, true);
   }
   warm_up(decode, 1, false);  // not one that is captured: kernels cannot be loaded on the way into a graph
   if (decode.limits.block > 1) warm_up(decode, 2, true);
   executor_.capture(1);
   kv_.release(0);
+  if (!parts_.traces) return;
+  trace_log_.clear();  // or the first step's report would begin with all of this
+  parts_.lanes->forget_times();
 }
 
 EngineStats EngineCore::stats() const {

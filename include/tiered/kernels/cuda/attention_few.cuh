@@ -1,5 +1,6 @@
 /// Attention of few rows, which memory bounds: the context is cut into parts, and one block does all query heads of a KV head, so that
-/// keys and values are read once. For one row the same kernel norms and turns queries and keys and stores keys and values before.
+/// keys and values are read once. Where rows do not see each other the same kernel norms and turns queries and keys and stores keys and
+/// values before.
 /// [device-visible]
 #pragma once
 

@@ -50,7 +50,8 @@ class CudaGraph {
 
 /// A stream of its own, and memory of which it takes its workspaces first. Movable; tables, queue and memory stay where they are.
 /// One thread enqueues, bound to the device (CudaDevice::use). A launch that is refused comes as Errc::device from launch(); what fails
-/// on the device, from whoever waits. Every kernel must be loaded (load_kernel) before the stream waits for the host.
+/// on the device, from whoever waits. A kernel that was neither launched before nor loaded (load_kernel) is loaded by its first launch,
+/// which takes memory of the device and may wait for all of its work: see StreamLane for what must not depend on the thread then.
 class CudaBackend {
  public:
   using Memory = VramTier;

@@ -17,15 +17,6 @@ int matmul_tiles(MatmulArgs const& a, Queue queue) {
   return launch_tiles<F>(tile_args(a, product_activation(F::dtype)), choose_tile(a.n_tokens, 1, a.rows, q), q);
 }
 
-/// By cuBLAS where it can, else an error. F is not F32.
-template <class F>
-int matmul_cublas(MatmulArgs const& a, Queue queue) {
-  if (a.n_tokens == 0 || a.rows == 0) return 0;
-  CudaQueue const& q = native(queue);
-  TileArgs const args = tile_args(a, product_activation(F::dtype));
-  return cublas_can<F>(args, q) ? launch_cublas<F>(args, q) : int(cudaErrorNotSupported);
-}
-
 /// By whichever is faster.
 template <class F>
 int matmul(MatmulArgs const& a, Queue queue) {

@@ -67,8 +67,8 @@ inline void check_architecture(std::string const& device_name, int capability, s
 
 /// Sets CUDA_MODULE_LOADING to EAGER where the user has not set it. Has an effect before the process's first CUDA call only, and while
 /// no other thread reads the environment: at the start of main(). Every kernel of every library is then loaded with the context,
-/// cuBLAS's too: no later launch loads anything, but it takes time and memory of the device. The other way, which the engine
-/// takes, is the driver's default, LAZY, and load_kernel() for each kernel that a plan may launch.
+/// cuBLAS's too: no later launch loads anything, but it takes time and memory of the device. The other ways are the driver's
+/// default, LAZY, and load_kernel() for each kernel, or, as the engine does when it is made, a run of each kind of step.
 inline void prefer_eager_kernels() { static_cast<void>(::setenv("CUDA_MODULE_LOADING", "EAGER", 0)); }
 
 /// Loads a kernel (its host function's address), so that its first launch takes no memory.

@@ -124,7 +124,8 @@ struct StreamCopyOptions {
 
 /// The copy engine of a CUDA device. Between the device and page-locked memory (allocated, or registered), pieces are DMAs in one stream.
 /// Pageable memory goes through a ring of pinned buffers, which a thread fills and empties while the stream copies: 7 GB/s or so, for
-/// what is small or rare. Between host addresses the thread copies. submit() waits in no case, but for room in the driver's queue.
+/// what is small or rare. Between host addresses the thread copies. submit() waits for nothing but room in the driver's queue and
+/// registrations (wait_for_registration).
 ///
 /// After a ticket that failed, nothing is copied by the thread; DMAs run, since a stream skips nothing, and who waits gets the error.
 /// Memory that was page-locked and is no more must be told to addresses().forget().
