@@ -153,12 +153,12 @@ class Reach:
     @functools.cache
     def __call__(self, header: str) -> frozenset[str]:
         found: set[str] = {header}
-        todo = [header]
-        while todo:
-            for included in re.findall(r'#\s*include\s*"tiered/([^"]+)"', self.texts.get(todo.pop(), "")):
+        pending = [header]
+        while pending:
+            for included in re.findall(r'#\s*include\s*"tiered/([^"]+)"', self.texts.get(pending.pop(), "")):
                 if included not in found:
                     found.add(included)
-                    todo.append(included)
+                    pending.append(included)
         return frozenset(found)
 
 

@@ -206,7 +206,7 @@ class Context(Case):
 
     def test_full_context_stops_and_says_so(self):
         for n in ["-1", "2147483647"]:
-            self.check(run("-m", TINY, "-p", "xxx", "-c", "16", "-n", n, "--ignore-eos"), 0, "context of 16 tokens is full")
+            self.check(run("-m", TINY, "-p", "abc", "-c", "16", "-n", n, "--ignore-eos"), 0, "context of 16 tokens is full")
 
     def test_longer_than_trained_is_warned_of(self):
         self.check(run("-m", TINY, "-p", "x", "-c", "257", "-n", "1"), 0, "warning", "257", "256")

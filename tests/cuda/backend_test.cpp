@@ -235,7 +235,7 @@ TEST_CASE("streams and host lanes wait for each other by turns", "[cuda][stream_
   CudaDevice const device = CudaDevice::open();
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     INFO("seed " << seed);
-    // Not seeded: cudaLaunchHostFunc may wait in the driver for work that only this thread would run there.
+    // Not seeded: with a seeded set this never ended on the reference machine; why was not found. Engines on a GPU have threads.
     auto const lanes = LaneSet::threads();
     StreamLane first(lanes, device.ordinal, "first"), second(lanes, device.ordinal, "second", true);
     LaneSet::Lane const all[4] = {lanes->open("a"), lanes->open("b"), first.lane(), second.lane()};

@@ -58,16 +58,22 @@ void check_logits(std::vector<float> const& got, Transformer const& model, Golde
   CHECK(compare(got, f).rms < 4 * tolerance);
 }
 
-/// Greedy text equals the fixture's up to a place where its two best logits lie closer than the tolerance.
-void check_text(std::vector<std::int32_t> const& got, Transformer const& model, GoldenFixture const& f) {
-  double const tolerance = 4 * quantised_tolerance(model, f) * double(f.logit_range);
+std::size_t first_difference(std::vector<std::int32_t> const& a, std::vector<std::int32_t> const& b) {
+  return std::size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+/// Greedy text equals the fixture's up to a place where its two best logits lie closer than the tolerance, or where the CPU's text, of
+/// activations rounded to 8 bits as well, parts from it: a router at a near tie moves logits by more than rounding does.
+void check_text(std::vector<std::int32_t> const& got, std::shared_ptr<Transformer const> const& model, GoldenFixture const& f) {
+  double const tolerance = 4 * quantised_tolerance(*model, f) * double(f.logit_range);
   std::vector<std::int32_t> const expected = f.continuation();
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (got[i] == expected[i]) continue;
-    INFO("token " << i << ": margin " << f.margins[i] << ", tolerance " << tolerance);
-    CHECK(f.margins[i] < tolerance);
-    return;
-  }
+  std::size_t const at = first_difference(got, expected);
+  if (at == expected.size() || f.margins[at] < tolerance) return;
+  EngineOptions options = options_for();
+  options.vram_bytes = 0;
+  Engine<CpuPolicies> cpu(model, options);
+  INFO("token " << at << ": margin " << f.margins[at] << ", tolerance " << tolerance);
+  CHECK(at == first_difference(greedy(cpu, f.prompt(), f.steps), expected));
 }
 
 }  // namespace
@@ -85,9 +91,7 @@ TEST_CASE("cuda: fully resident models give transformers' logits", "[cuda][golde
       INFO("first steps of " << steps.front());
       check_logits(all_logits(engine, f.tokens, steps), *model, f);
     }
-    // A router at a near tie sends a row elsewhere, which moves its logits by more than rounding does: in mixed types its text may part.
-    bool const routes = model->config().layers[0].feed_forward == FeedForwardKind::experts;
-    if (c.exact || !routes) check_text(greedy(engine, f.prompt(), f.steps), *model, f);
+    check_text(greedy(engine, f.prompt(), f.steps), model, f);
   }
 }
 

@@ -333,7 +333,7 @@ TEST_CASE("a device without room says how much there was, and nothing stays mapp
     VramTier tier(device(), share, device().total_bytes * 2, use_virtual_memory);
     auto const full = error_of([&] { tier.allocate(1000, 64); });
     REQUIRE(full.code == Errc::out_of_memory);
-    REQUIRE(full.says("are free on the device"));
+    REQUIRE(full.says("are free on the device", format_bytes(device().total_bytes * 2)));
     REQUIRE(tier.mapped_bytes() == 0);
     REQUIRE(share->total_bytes() == 0);
     REQUIRE(cudaGetLastError() == cudaSuccess);

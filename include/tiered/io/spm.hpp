@@ -211,15 +211,15 @@ inline void SentencePieceModel::emit(Scratch const& scratch, std::string_view te
     ids.push_back(whole);
     return;
   }
-  std::vector<std::string_view> todo{text};
-  while (!todo.empty()) {
-    std::string_view const part = todo.back();
-    todo.pop_back();
+  std::vector<std::string_view> pending{text};
+  while (!pending.empty()) {
+    std::string_view const part = pending.back();
+    pending.pop_back();
     std::int32_t const id = piece(part);
     if (id >= 0 && vocab_->type(id) == TokenType::unused) {
       if (std::uint64_t const* const cut = scratch.cuts.find(std::uint64_t(id))) {
-        todo.push_back(part.substr(std::size_t(*cut)));
-        todo.push_back(part.substr(0, std::size_t(*cut)));
+        pending.push_back(part.substr(std::size_t(*cut)));
+        pending.push_back(part.substr(0, std::size_t(*cut)));
         continue;
       }
     }

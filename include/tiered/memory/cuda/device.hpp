@@ -65,12 +65,6 @@ inline void check_architecture(std::string const& device_name, int capability, s
                                         "; the kernels were built for ", list, ": build them for ", capability, " too"));
 }
 
-/// Sets CUDA_MODULE_LOADING to EAGER where the user has not set it. Has an effect before the process's first CUDA call only, and while
-/// no other thread reads the environment: at the start of main(). Every kernel of every library is then loaded with the context,
-/// cuBLAS's too: no later launch loads anything, but it takes time and memory of the device. The other ways are the driver's
-/// default, LAZY, and load_kernel() for each kernel, or, as the engine does when it is made, a run of each kind of step.
-inline void prefer_eager_kernels() { static_cast<void>(::setenv("CUDA_MODULE_LOADING", "EAGER", 0)); }
-
 /// Loads a kernel (its host function's address), so that its first launch takes no memory.
 /// Errors  Errc::unsupported where the program has no code of it for this device; Errc::device.
 inline void load_kernel(void const* kernel, char const* kernel_name) {

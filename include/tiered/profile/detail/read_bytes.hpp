@@ -37,34 +37,27 @@ inline std::uint64_t fold_bytes(std::byte const* p, std::size_t n) {
 /// How far ahead one line in four is fetched, to the second level: as products of quantised weights do.
 inline constexpr std::size_t read_ahead_bytes = 4096, read_step = 256;
 
-/// Vectors of the compiler's own, since the header of the intrinsics is long.
+/// With `n_words` vectors, of the compiler's own, since the header of the intrinsics is long; inlined into what has their instructions.
+template <class Words, int n_words>
+[[gnu::always_inline]] inline std::uint64_t fold_words(std::byte const* p, std::size_t n) {
+  static_assert(sizeof(Words) * n_words == read_step);
+  Words sums[n_words] = {};
+  std::size_t i = 0;
+  for (; i + read_step <= n; i += read_step) {
+    __builtin_prefetch(p + i + read_ahead_bytes, 0, 2);
+    Words line[n_words];
+    std::memcpy(line, p + i, sizeof line);
+#pragma GCC unroll 8
+    for (int k = 0; k < n_words; ++k) sums[k] ^= line[k];
+  }
+  return fold_bytes(reinterpret_cast<std::byte const*>(sums), sizeof sums) ^ fold_bytes(p + i, n - i);
+}
+
 using Words256 = std::uint64_t __attribute__((vector_size(32)));
 using Words512 = std::uint64_t __attribute__((vector_size(64)));
 
-[[gnu::target("avx2")]] inline std::uint64_t fold_bytes_256(std::byte const* p, std::size_t n) {
-  Words256 sums[8] = {};
-  std::size_t i = 0;
-  for (; i + read_step <= n; i += read_step) {
-    __builtin_prefetch(p + i + read_ahead_bytes, 0, 2);
-    Words256 line[8];
-    std::memcpy(line, p + i, sizeof line);
-#pragma GCC unroll 8
-    for (int k = 0; k < 8; ++k) sums[k] ^= line[k];
-  }
-  return fold_bytes(reinterpret_cast<std::byte const*>(sums), sizeof sums) ^ fold_bytes(p + i, n - i);
-}
-[[gnu::target("avx512f")]] inline std::uint64_t fold_bytes_512(std::byte const* p, std::size_t n) {
-  Words512 sums[4] = {};
-  std::size_t i = 0;
-  for (; i + read_step <= n; i += read_step) {
-    __builtin_prefetch(p + i + read_ahead_bytes, 0, 2);
-    Words512 line[4];
-    std::memcpy(line, p + i, sizeof line);
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; ++k) sums[k] ^= line[k];
-  }
-  return fold_bytes(reinterpret_cast<std::byte const*>(sums), sizeof sums) ^ fold_bytes(p + i, n - i);
-}
+[[gnu::target("avx2")]] inline std::uint64_t fold_bytes_256(std::byte const* p, std::size_t n) { return fold_words<Words256, 8>(p, n); }
+[[gnu::target("avx512f")]] inline std::uint64_t fold_bytes_512(std::byte const* p, std::size_t n) { return fold_words<Words512, 4>(p, n); }
 #endif
 
 /// With the widest loads that this machine's kernels have, or those of an instruction set that is available.
