@@ -19,7 +19,7 @@ void measure(char const* name, fake::Spec const& spec, bool verbose, std::string
   fake::Model const model{spec};
   tiered::ShardTable const table = model.table();
   tiered::AnalyticCost const cost;
-  tiered::DecodePrefillTiers const tiers{2048};
+  tiered::DecodePrefillTiers const tiers;
   for (std::string_view const policy : tiered::placement_names) {
     if (!only.empty() && only != policy) continue;
     tiered::AnyPlacement const placement = tiered::make_placement(policy);

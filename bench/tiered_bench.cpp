@@ -25,10 +25,13 @@
 
 #include "amx_peak.hpp"
 #include "kernels/peak.hpp"
+#include "model/bounds.hpp"
+#include "model/figure.hpp"
+#include "model/ids.hpp"
 #include "model/peer.hpp"
-#include "tiered/kernels/args.hpp"
+#include "model/sweep.hpp"
+#include "model/synthetic.hpp"
 #include "tiered/profile/read_rate.hpp"
-#include "tiered/sim/split_mix.hpp"
 #include "tiered/tiered.hpp"
 #if TIERED_HAS_CUDA
 #include "cuda/measure.hpp"
@@ -46,52 +49,18 @@ struct Options {
   std::vector<int> threads = {0};
   std::vector<std::string> peers;
   int n_decode = 64, n_runs = 3;
-  std::string kv_type = "f16", isa, vram;
+  std::string kv_type = "f16", isa, vram, ids;
 };
 
 /// Bytes that a decoded token reads: every matrix it goes through, the experts it is routed to, and the keys and values behind it.
 double bytes_per_token(tiered::Transformer const& model, tiered::DType kv_type, double context) {
-  tiered::ShardTable const table = model.table();
-  double bytes = 0;
-  for (tiered::Shard const& s : table.shards) {
-    if (s.kind != tiered::ShardKind::embedding) bytes += double(s.bytes) * s.use_probability;
-  }
-  for (std::size_t l = 0; l < table.states.size(); ++l) {
-    tiered::LayerState const& state = table.states[l];
-    if (state.elems_per_token == 0) continue;
-    tiered::AttentionConfig const& a = model.config().layers.at(l).attention;
-    double const seen = state.window > 0 ? std::min(context, double(state.window)) : context;
-    bytes += seen * 2.0 * a.n_kv_heads * double(tiered::kv_row_bytes(kv_type, a.head_dim));
-  }
-  return bytes;
-}
-
-/// Multiply-adds of one token of a prompt, without the head, which only the last one meets.
-double macs_per_token(tiered::ShardTable const& table, double context) {
-  double macs = 0;
-  for (tiered::Shard const& s : table.shards) {
-    if (s.kind != tiered::ShardKind::output) macs += s.macs_per_token * s.use_probability;
-  }
-  for (tiered::LayerState const& state : table.states) macs += state.macs_per_position * context;
-  return macs;
-}
-
-std::vector<std::span<std::byte const>> weights_of(tiered::ShardTable const& table) {
-  std::vector<std::span<std::byte const>> spans;
-  for (tiered::Weight const& w : table.weights) spans.emplace_back(w.data, w.bytes());
-  return spans;
-}
-
-std::vector<std::int32_t> random_tokens(int n, std::int32_t vocab_size, tiered::SplitMix64& random) {
-  std::vector<std::int32_t> tokens;
-  for (int i = 0; i < n; ++i) tokens.push_back(std::int32_t(random.below(std::uint64_t(vocab_size))));
-  return tokens;
+  ModelBytes const m = model_bytes(model.table(), model.config().n_layers);
+  return m.dense + m.experts_of_token + kv_bytes(model.table(), model.config(), kv_type, context);
 }
 
 template <class Engine>
-Speed run_once(Engine& engine, int n_prompt, int n_decode, tiered::SplitMix64& random) {
-  std::int32_t const vocab_size = engine.model().config().vocab_size;
-  std::vector<std::int32_t> const prompt = random_tokens(n_prompt, vocab_size, random), more = random_tokens(n_decode, vocab_size, random);
+Speed run_once(Engine& engine, int n_prompt, int n_decode, TokenIds& ids) {
+  std::vector<std::int32_t> const prompt = ids.next(n_prompt), more = ids.next(n_decode);
   tiered::Sequence const sequence = engine.new_sequence();
   double const begin = now_s();
   engine.prefill(sequence, prompt);
@@ -99,13 +68,6 @@ Speed run_once(Engine& engine, int n_prompt, int n_decode, tiered::SplitMix64& r
   for (std::int32_t token : more) engine.decode(sequence, token);
   double const end = now_s();
   return {n_prompt / (between - begin), n_decode > 0 ? n_decode / (end - between) : 0};
-}
-
-tiered::DType kv_type_of(std::string const& name) {
-  for (tiered::DType const type : {tiered::DType::f16, tiered::DType::f32, tiered::DType::q8_0}) {
-    if (name == tiered::name(type)) return type;
-  }
-  throw tiered::Error(tiered::Errc::unsupported, tiered::concat("--kv ", name, ": f16, f32 or q8_0"));
 }
 
 struct Result {
@@ -132,7 +94,7 @@ void print(Result const& r, Options const& o) {
              fmt::format("tiered ({})", r.kernels), r.ours.prefill, r.ours.prefill * r.prompt_flops / 1e12, r.share_of_peak(r.ours.prefill),
              r.ours.decode, r.ours.decode * r.token_bytes / 1e9, 100 * r.ours.decode / bound);
   for (std::size_t i = 0; i < r.peers.size(); ++i) {
-    std::string const name = o.peers[i].substr(o.peers[i].find_last_of('/') + 1);
+    std::string const name = peer_name(o.peers[i]);
     if (!r.peers[i]) {
       fmt::print("{:>22} {:<24} {}\n", "", name, "failed");
       continue;
@@ -192,15 +154,15 @@ std::vector<Result> measure_tiered(std::shared_ptr<tiered::Transformer const> co
   common.kernels = engine.machine().host->kernels().name;
   common.read_rate = tiered::read_rate(team, weights_of(model->table()), 0.5);
   measure_peak(team, *options.isa, common);
-  tiered::SplitMix64 random(1);
-  run_once(engine, std::min(longest, 32), std::min(o.n_decode, 4), random);  // first touch of everything
+  TokenIds ids(model->config().vocab_size, routing_for(model->file(), o.ids), 1);
+  run_once(engine, std::min(longest, 32), std::min(o.n_decode, 4), ids);  // first touch of everything
   std::vector<Result> results;
   for (int n_prompt : o.prompts) {
     Result& r = results.emplace_back(common);
     r.n_prompt = n_prompt;
-    for (int i = 0; i < o.n_runs; ++i) r.ours = best(r.ours, run_once(engine, n_prompt, o.n_decode, random));
+    for (int i = 0; i < o.n_runs; ++i) r.ours = best(r.ours, run_once(engine, n_prompt, o.n_decode, ids));
     r.token_bytes = bytes_per_token(*model, options.kv_type, n_prompt + o.n_decode / 2.0);
-    r.prompt_flops = 2 * macs_per_token(model->table(), n_prompt / 2.0);
+    r.prompt_flops = prompt_flops(model->table(), n_prompt) / n_prompt;
   }
   measure_peak(team, *options.isa, common);  // once more: one of the two may have been disturbed
   for (Result& r : results) r.peak = common.peak, r.loaded_peak = common.loaded_peak;
@@ -227,18 +189,18 @@ std::vector<Result> measure_gpu(std::shared_ptr<tiered::Transformer const> const
     double const start = now_s();
     tiered::Engine<GpuPolicies> engine(model, options, {.placement = tiered::make_placement("seconds_per_byte")});
     double const loaded = now_s();
-    tiered::SplitMix64 random(1);
-    run_once(engine, std::min(longest, 32), std::min(o.n_decode, 4), random);
-    fmt::print("loaded in {:.2f} s, first tokens after {:.2f} s more\n{}", loaded - start, now_s() - loaded,
-               engine.machine().gpu.ledger->report());
+    TokenIds ids(model->config().vocab_size, routing_for(model->file(), o.ids), 1);
+    run_once(engine, std::min(longest, 32), std::min(o.n_decode, 4), ids);
+    fmt::print("loaded in {:.2f} s, first tokens after {:.2f} s more\n  {}\n{}", loaded - start, now_s() - loaded,
+               tiered::to_text(engine.stats().load), engine.machine().gpu.ledger->report());
     for (int n_prompt : o.prompts) {
       Result& r = results.emplace_back();
       r.n_prompt = n_prompt;
       r.n_threads = n_threads;
       r.kernels = engine.machine().device->kernels().name;
-      for (int i = 0; i < o.n_runs; ++i) r.ours = best(r.ours, run_once(engine, n_prompt, o.n_decode, random));
+      for (int i = 0; i < o.n_runs; ++i) r.ours = best(r.ours, run_once(engine, n_prompt, o.n_decode, ids));
       r.token_bytes = bytes_per_token(*model, options.kv_type, n_prompt + o.n_decode / 2.0);
-      r.prompt_flops = 2 * macs_per_token(model->table(), n_prompt / 2.0);
+      r.prompt_flops = prompt_flops(model->table(), n_prompt) / n_prompt;
       r.vram_budget = options.vram_bytes;
       r.vram_figure = engine.machine().gpu.ledger->measure().figure_bytes;
       fmt::print("prompt of {}: the process holds {} of a budget of {}\n", n_prompt, tiered::format_bytes(r.vram_figure),
@@ -274,6 +236,13 @@ std::vector<Result> measure(std::shared_ptr<tiered::Transformer const> const& mo
   return results;
 }
 
+void write_file(std::string const& path, std::string const& text) {
+  std::FILE* const out = std::fopen(path.c_str(), "w");
+  bool const written = out != nullptr && std::fputs(text.c_str(), out) >= 0;
+  if (out == nullptr || std::fclose(out) != 0 || !written)
+    throw tiered::Error(tiered::Errc::io, tiered::concat(path, ": cannot be written: ", std::strerror(errno)));
+}
+
 void run(Options const& o) {
   tiered::GgufFile const file = tiered::GgufFile::open(o.model);
   file.check_sizes();
@@ -297,19 +266,59 @@ void run(Options const& o) {
   }
   if (o.json_file.empty()) return;
   all["model"] = o.model;
-  std::FILE* const out = std::fopen(o.json_file.c_str(), "w");
-  std::string const text = all.dump(2) + "\n";
-  bool const written = out != nullptr && std::fputs(text.c_str(), out) >= 0;
-  if (out == nullptr || std::fclose(out) != 0 || !written)
-    throw tiered::Error(tiered::Errc::io, tiered::concat(o.json_file, ": cannot be written: ", std::strerror(errno)));
+  write_file(o.json_file, all.dump(2) + "\n");
 }
 
-}  // namespace
+struct MakeOptions {
+  std::vector<std::string> model_and_path;
+  std::string routing = "topics";
+};
 
-int main(int argc, char** argv) {
-  CLI::App app("Speed of a whole model, beside what memory gives and beside other engines");
-  Options o;
-  app.add_option("-m,--model", o.model, "GGUF file")->required();
+void make(MakeOptions const& o) {
+  SyntheticModel const& model = synthetic_model(o.model_and_path.at(0));
+  double const begin = now_s();
+  std::uint64_t const bytes = make_synthetic(model, o.model_and_path.at(1), routing_of(o.routing), tiered::default_thread_count());
+  double const s = now_s() - begin;
+  fmt::print("{}: {}, {} routing, in {:.2f} s ({:.2f} GB/s)\n", o.model_and_path.at(1), tiered::format_bytes(bytes), o.routing, s,
+             double(bytes) / s / 1e9);
+}
+
+struct SweepCommand {
+  SweepOptions sweep;
+  std::vector<std::string> budgets = {"2G", "4G", "8G", "16G"};
+  std::string device = TIERED_HAS_CUDA ? "gpu" : "sim", svg_file;
+  double tflops = 0;
+};
+
+/// Without a model nothing is measured, and the figure is drawn from what the file holds.
+int run_sweep(SweepCommand const& command) {
+  SweepOptions o = command.sweep;
+  o.simulated = command.device == "sim";
+  o.flops = command.tflops * 1e12;
+  for (std::string const& text : command.budgets) {
+    std::optional<std::uint64_t> const bytes = tiered::parse_bytes(text);
+    if (!bytes) throw tiered::Error(tiered::Errc::precondition, tiered::concat("--vram ", text, " is no size"));
+    o.budgets.push_back(*bytes);
+  }
+  Sweep sweep(o);
+  int const n_failed = sweep.run();
+  if (!command.svg_file.empty()) write_file(command.svg_file, draw(sweep.results()));
+  return n_failed > 0 ? 1 : 0;
+}
+
+void add_common(CLI::App& app, std::string& kv_type, std::string& ids, std::vector<std::string>& peers) {
+  app.add_option("--kv", kv_type, "type of keys and values: f16, f32 or q8_0");
+  app.add_option("--ids", ids,
+                 "token ids: topics (runs of 256 of one topic, for synthetic files) or uniform; default: what the file says, or uniform")
+      ->check(CLI::IsMember({"topics", "uniform"}));
+  app.add_option(
+      "--peer", peers,
+      "a llama-bench, llama-batched-bench or sweep-bench to run beside, and words to hand on: \"PATH --n-cpu-moe 30\"; may be given "
+      "several times");
+}
+
+void add_options(CLI::App& app, Options& o, MakeOptions& m) {
+  app.add_option("-m,--model", o.model, "GGUF file");
   app.add_option("-p,--prompt", o.prompts, "prompt lengths")->delimiter(',')->check(CLI::PositiveNumber);
   app.add_option("-n,--decode", o.n_decode, "tokens decoded behind each prompt")->check(CLI::NonNegativeNumber);
   app.add_option("-t,--threads", o.threads, "thread counts; 0: one for each core that may be used")
@@ -317,12 +326,47 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("-r,--runs", o.n_runs, "runs, of which the best counts")->check(CLI::PositiveNumber);
   app.add_option("--vram", o.vram, "on a GPU, inside this budget, as in 2G");
-  app.add_option("--kv", o.kv_type, "type of keys and values: f16, f32 or q8_0");
+  add_common(app, o.kv_type, o.ids, o.peers);
   app.add_option("--isa", o.isa, "kernels; default: the best of this machine")->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
-  app.add_option("--peer", o.peers, "a llama-bench, llama-batched-bench or sweep-bench to run beside; may be given several times");
   app.add_option("--json", o.json_file, "write all figures to this file");
+  app.add_option("--make", m.model_and_path, "make a model of random weights: NAME PATH; a wrong name gets the list")->expected(2);
+  app.add_option("--routing", m.routing, "of --make: topics, as real models route, or uniform")
+      ->check(CLI::IsMember({"topics", "uniform"}));
+}
+
+CLI::App& add_sweep(CLI::App& app, SweepCommand& c) {
+  CLI::App& sub =
+      *app.add_subcommand("sweep", "A grid of models, budgets and prompts, each with its bound, on a GPU or a simulated device");
+  sub.add_option("-m,--model", c.sweep.models, "GGUF file; may be given several times; none: only draw what the results hold");
+  sub.add_option("--vram", c.budgets, "budgets, as in 2G,4G")->delimiter(',');
+  sub.add_option("-p,--prompt", c.sweep.prompts, "prompt lengths")->delimiter(',')->check(CLI::PositiveNumber);
+  sub.add_option("-n,--decode", c.sweep.n_decode, "tokens decoded behind each prompt")->check(CLI::NonNegativeNumber);
+  sub.add_option("-r,--runs", c.sweep.n_runs, "runs of each prompt: the first is a figure of its own, the best of the others counts")
+      ->check(CLI::Range(2, 1000));
+  sub.add_option("-t,--threads", c.sweep.n_threads, "of the CPU; 0: one for each core that may be used")->check(CLI::NonNegativeNumber);
+  add_common(sub, c.sweep.kv_type, c.sweep.ids, c.sweep.peers);
+  sub.add_option("--device", c.device, "gpu, or sim: a simulated one")->check(CLI::IsMember({"gpu", "sim"}));
+  sub.add_flag("--engine-per-prompt", c.sweep.engine_per_prompt, "an engine for each prompt length, its context no longer than that needs");
+  sub.add_option("--tflops", c.tflops, "that bounds think prompts reach; default: half of a matrix product's");
+  sub.add_option("--json", c.sweep.json_file, "results, a line each, appended; what they answer is not measured again");
+  sub.add_option("--svg", c.svg_file, "draw all results");
+  return sub;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Speed of a whole model, beside what memory gives and beside other engines");
+  Options o;
+  MakeOptions m;
+  SweepCommand s;
+  add_options(app, o, m);
+  CLI::App const& sweep = add_sweep(app, s);
   CLI11_PARSE(app, argc, argv);
   try {
+    if (sweep.parsed()) return run_sweep(s);
+    if (!m.model_and_path.empty()) return make(m), 0;
+    if (o.model.empty()) throw tiered::Error(tiered::Errc::precondition, "there is no model: -m FILE, or see --help");
     run(o);
   } catch (std::exception const& e) {
     fmt::print(stderr, "tiered-bench: {}\n", e.what());

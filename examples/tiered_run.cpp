@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/background.hpp"
 #include "cli/files.hpp"
 #include "cli/options.hpp"
 #include "cli/prompt.hpp"
@@ -19,7 +20,9 @@
 #include "cli/runner.hpp"
 #include "cli/terminal.hpp"
 #include "cli/weights.hpp"
+#include "tiered/kernels/cpu/topology.hpp"
 #include "tiered/memory/host_memory.hpp"
+#include "tiered/memory/page_toucher.hpp"
 #include "tiered/sim.hpp"
 #include "tiered/tiered.hpp"
 #if TIERED_HAS_CUDA
@@ -68,15 +71,17 @@ std::unique_ptr<Runner> make_runner(Model const& model, tiered::EngineOptions co
   return std::make_unique<EngineRunner<P>>(model, options, std::move(values), tokenizer, std::move(weights));
 }
 
-/// --plan: no engine, no weights. On a GPU its context is made, to know what it leaves of the budget.
+/// --plan: no engine, no weights but for a sample where a GPU is measured for the first time; its context is made, to know what it leaves
+/// of the budget. What was planned with is put into `options`.
 template <class P>
-tiered::EnginePlans only_plan(Model const& model, tiered::EngineOptions options, Options const& o) {
+tiered::EnginePlans only_plan(Model const& model, tiered::EngineOptions& options, Options const& o) {
   tiered::KernelTable const& kernels = tiered::cpu_kernels(tiered::best_isa(), o.f32_activations);
 #if TIERED_HAS_CUDA
   if constexpr (std::same_as<P, GpuPolicies>) {
-    auto const machine =
-        P::make_machine({options.vram_bytes, 1, o.f32_activations, false, {}, options.device, options.vram_excludes_context});
+    bool const outside = options.vram_excludes_context;
+    auto machine = P::make_machine({options.vram_bytes, options.n_threads, o.f32_activations, false, {}, options.device, outside});
     options.vram_bytes = machine.plan_bytes();
+    options.hardware = tiered::profile_machine(machine, *model, model->table().weights, options).hardware;
     return tiered::make_plans<P>(*model, options, policy_values<P>(o), kernels, machine.device->kernels());
   }
 #endif
@@ -84,11 +89,11 @@ tiered::EnginePlans only_plan(Model const& model, tiered::EngineOptions options,
 }
 
 template <class P>
-void print_plan(tiered::GgufFile const& gguf, Model const& model, tiered::EngineOptions const& engine_options, Options const& o) {
-  tiered::EnginePlans const plans = only_plan<P>(model, engine_options, o);
+void print_plan(tiered::GgufFile const& gguf, Model const& model, tiered::EngineOptions options, Options const& o) {
+  tiered::EnginePlans const plans = only_plan<P>(model, options, o);
   if (o.json) return TextOutput().write(dump(plan_json(gguf, model->config(), plans, o)));
   TextOutput().write(concat(describe(gguf, model->config()), '\n', describe_device(o, plans.vram_bytes), "\ncontext ", plans.max_context,
-                            " tokens\n", plan_report(plans, model->table(), o)));
+                            " tokens\n", plan_report(plans, model->table(), o, options.hardware)));
 }
 
 #if TIERED_HAS_CUDA
@@ -115,6 +120,15 @@ bool find_gpu(Options& o) {
   return true;
 }
 #endif
+
+/// While a device is opened: page-locking weights for its copies is slow where their pages are not there.
+std::unique_ptr<tiered::PageToucher> touch_pages(tiered::GgufFile const& gguf, Options const& o) {
+  bool const may_use_gpu = o.device == DeviceKind::automatic || o.device == DeviceKind::cuda;
+  if (!TIERED_HAS_CUDA || !may_use_gpu || !o.mmap || o.plan_only || o.vram_bytes == std::size_t{0}) return nullptr;
+  std::vector<tiered::PageToucher::Bytes> parts;
+  for (int part = 0; part < gguf.n_parts(); ++part) parts.push_back(gguf.mapping(part)->bytes());
+  return std::make_unique<tiered::PageToucher>(std::move(parts), std::clamp(tiered::default_thread_count() / 4, 1, 4));
+}
 
 void settle_device(Options& o) {
   if (o.device == DeviceKind::automatic && o.vram_bytes == std::size_t{0}) o.device = DeviceKind::none;
@@ -166,7 +180,9 @@ void announce(tiered::GgufFile const& gguf, Runner& runner, Options const& o) {
     say(concat("tiered-run: warning: -c ", plans.max_context, " is more than the ", trained,
                " tokens that the model was trained for: expect nonsense beyond them\n"));
   }
-  if (std::string const note = runner.slow_copies(); !note.empty()) say(concat("tiered-run: note: ", note, '\n'));
+  for (std::string const& note : {runner.slow_copies(), runner.profile().note}) {
+    if (!note.empty()) say(concat("tiered-run: note: ", note, '\n'));
+  }
   if (o.quiet) return;
   say(concat("context ", plans.max_context, " tokens, ", runner.team().size(), " threads, ", runner.kernels_name(), " kernels"));
   say(o.sampling.temperature > 0 ? concat(", seed ", o.sampling.seed, "\n\n") : ", greedy\n\n");
@@ -178,6 +194,7 @@ tiered::EngineOptions engine_options(Options const& o, Progress& progress) {
   options.max_context = o.context;
   options.n_threads = std::max(o.n_threads, 0);
   options.f32_activations = o.f32_activations;
+  options.deterministic = o.deterministic;
   options.kv_type = o.kv_type;
   options.vram_excludes_context = o.vram_excludes_context;
   options.progress = [](void* p, std::int32_t done, std::int32_t total) {
@@ -221,15 +238,17 @@ Input read_input(tiered::GgufFile const& gguf, tiered::Tokenizer const& tokenize
   return in;
 }
 
+using LateTokenizer = Background<tiered::Tokenizer>;
+
 template <class P>
-ExitCode run(tiered::GgufFile const& gguf, Options const& o, nlohmann::json& so_far) {
+ExitCode run(tiered::GgufFile const& gguf, LateTokenizer& late_tokenizer, Options const& o, nlohmann::json& so_far) {
   Model const model = tiered::make_model(gguf);
   Progress progress("reading the prompt", "tokens");
   tiered::EngineOptions const options = engine_options(o, progress);
   if (o.plan_only) return print_plan<P>(gguf, model, options, o), ok;
 
   check_budget(o);
-  tiered::Tokenizer const tokenizer = tiered::make_tokenizer(gguf);
+  tiered::Tokenizer const& tokenizer = late_tokenizer.get();
   check_vocabulary(gguf, tokenizer, *model, o);
   Input const input = read_input(gguf, tokenizer, o);
   bool const talks = o.chat.mode == Mode::conversation;
@@ -244,7 +263,7 @@ ExitCode run(tiered::GgufFile const& gguf, Options const& o, nlohmann::json& so_
                                              : make_runner<Traced<P>>(model, options, o, tokenizer, std::move(memory), weights);
   loading.clear();
   announce(gguf, *runner, o);
-  if (o.mmap) page_in(gguf, o.mlock, loading);
+  if (o.mmap && (o.mlock || !runner->locks_weights())) page_in(gguf, o.mlock, loading);
   Run run(o, gguf, tokenizer, *runner, now_s() - start, so_far);
   run.load();
   Interrupt::Watch const watch(runner->cancel_token());
@@ -262,12 +281,16 @@ ExitCode run(Options o, nlohmann::json& so_far) {
     chat.mode = has_format ? Mode::conversation : Mode::raw;
   }
   if (!o.plan_only) check_outputs(o);
+  LateTokenizer tokenizer([&gguf] { return tiered::make_tokenizer(gguf); });  // takes half as long as opening a device
   if (chat.system_file) chat.system_prompt = read_text(*chat.system_file, "system prompt file");
+  auto pages = touch_pages(gguf, o);
   settle_device(o);
+  if (o.device != DeviceKind::cuda) pages.reset();
 #if TIERED_HAS_CUDA
-  if (o.device == DeviceKind::cuda) return run<GpuPolicies>(gguf, o, so_far);
+  if (o.device == DeviceKind::cuda) return run<GpuPolicies>(gguf, tokenizer, o, so_far);
 #endif
-  return o.device == DeviceKind::simulated ? run<DevicePolicies>(gguf, o, so_far) : run<HostPolicies>(gguf, o, so_far);
+  if (o.device == DeviceKind::simulated) return run<DevicePolicies>(gguf, tokenizer, o, so_far);
+  return run<HostPolicies>(gguf, tokenizer, o, so_far);
 }
 
 /// What went wrong, in words to stderr and, of --json, with what there is besides to stdout.

@@ -101,6 +101,7 @@ class ReferenceDevice {
   static std::string name_of(RouteArgs const&) { return "route"; }
   static std::string name_of(ExpertsArgs const&) { return "experts"; }
   static std::string name_of(CombineArgs const&) { return "combine"; }
+  static std::string name_of(TransferArgs const&) { return "transfer"; }
   static std::string name_of(RoutedExpertsArgs const& a) { return a.norm ? "norm+routed_experts" : "routed_experts"; }
   static std::string name_of(FusedMatmulArgs const& a) {
     constexpr char const* then[] = {"store", "add", "gate"};
@@ -162,6 +163,7 @@ class ReferenceDevice {
     wrap<ExpertsArgs, &KernelTable::experts>();
     wrap<RoutedExpertsArgs, &KernelTable::routed_experts>();
     wrap<CombineArgs, &KernelTable::combine>();
+    wrap<TransferArgs, &KernelTable::transfer>();
   }
 
   std::shared_ptr<LaneSet> lanes_;

@@ -54,8 +54,7 @@ struct Bench {
 constexpr std::size_t cold_bytes = std::size_t{512} << 20;  ///< more than any cache, so that weights come from memory
 
 /// Few rows: one launch for each of as many matrices as are cold, in one graph.
-void bench_few(Bench& b, DType type, std::int32_t n_tokens, std::size_t matrix_bytes) {
-  std::int32_t const dim = 4096;
+void bench_few(Bench& b, DType type, std::int32_t n_tokens, std::size_t matrix_bytes, std::int32_t dim = 4096) {
   std::size_t const row = row_bytes(type, std::uint64_t(dim));
   std::int32_t const rows = std::int32_t(std::max<std::size_t>(16, matrix_bytes / row / 16 * 16));
   std::size_t const bytes = std::size_t(rows) * row, stride = (bytes + 255) / 256 * 256;
@@ -265,7 +264,9 @@ void run(Choice const& choice) {
   if (choice.wants("few")) {
     for (DType const type : types) {
       for (std::size_t const mib : {1, 4, 16, 64, 256}) bench_few(b, type, 1, mib << 20);
-      for (std::int32_t const n : {4, 16}) bench_few(b, type, n, std::size_t{64} << 20);
+      for (std::int32_t const n : {2, 3, 4, 8, 16}) bench_few(b, type, n, std::size_t{64} << 20);
+      bench_few(b, type, 16, std::size_t{8} << 20);
+      bench_few(b, type, 16, std::size_t{64} << 20, 14336);  // longer than shared memory has room for
     }
   }
   if (choice.wants("experts")) {

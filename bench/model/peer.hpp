@@ -109,14 +109,58 @@ inline std::string absolute(std::string const& path) {
 
 inline Speed best(Speed a, Speed b) { return {std::max(a.prefill, b.prefill), std::max(a.decode, b.decode)}; }
 
-/// The best of its runs, as ours are: decode is measured behind the prompt.
-/// Errors  Errc::io where it fails or prints something else than is known of it.
-inline Speed ask_peer(std::string const& path, Question const& q) {
+/// A command as a shell would cut it: at spaces, but for those within quotes. Nothing else is special.
+inline std::vector<std::string> words_of(std::string_view command) {
+  std::vector<std::string> words;
+  char quote = 0;
+  bool in_word = false;
+  for (char const c : command) {
+    if (quote != 0 ? c == quote : c == '"' || c == '\'') {
+      quote = quote != 0 ? 0 : c;
+      if (!in_word) words.emplace_back();
+      in_word = true;
+    } else if (c == ' ' && quote == 0) {
+      in_word = false;
+    } else {
+      if (!in_word) words.emplace_back();
+      in_word = true;
+      words.back() += c;
+    }
+  }
+  return words;
+}
+
+/// What a peer is called with, whatever is asked: our settings, but for those that the user's words set. Some benches would run twice.
+inline std::vector<std::string> peer_command(std::vector<std::string> const& words, Question const& q) {
+  std::vector<std::string> command = {absolute(words.at(0)), "-m", absolute(q.model)};
+  auto const add = [&](std::vector<std::string> const& names, std::string const& value) {
+    bool const is_set = std::any_of(words.begin() + 1, words.end(),
+                                    [&](std::string const& w) { return std::find(names.begin(), names.end(), w) != names.end(); });
+    if (!is_set) command.insert(command.end(), {names.front(), value});
+  };
+  add({"-t", "--threads"}, std::to_string(q.n_threads));
+  add({"-ctk", "--cache-type-k"}, q.kv_type);
+  add({"-ctv", "--cache-type-v"}, q.kv_type);
+  if (q.on_gpu) {
+    add({"-ngl", "--n-gpu-layers", "--gpu-layers"}, "99");
+    if (peer_kind(words.at(0)) != PeerKind::sweep_bench) {
+      add({"-b", "--batch-size"}, "2048");
+      add({"-ub", "--ubatch-size"}, "2048");
+    }
+  }
+  command.insert(command.end(), words.begin() + 1, words.end());
+  return command;
+}
+
+/// The best of its runs, as ours are: decode is measured behind the prompt. `peer` is a path, and maybe words behind it that are handed on,
+/// as in "/opt/llama-bench --n-cpu-moe 30".
+/// Errors  Errc::io where it fails or prints something else than is known of it; not_found where it, or the model, is not there.
+inline Speed ask_peer(std::string const& peer, Question const& q) {
   auto const text = [](auto n) { return std::to_string(n); };
-  std::vector<std::string> common = {absolute(path), "-m",   absolute(q.model), "-t", text(q.n_threads), "-ctk",
-                                     q.kv_type,      "-ctv", q.kv_type};
-  if (q.on_gpu) common.insert(common.end(), {"-ngl", "99"});
-  if (q.on_gpu && peer_kind(path) != PeerKind::sweep_bench) common.insert(common.end(), {"-b", "2048", "-ub", "2048"});
+  std::vector<std::string> const words = words_of(peer);
+  tiered::expects(!words.empty(), "a peer has a path");
+  std::string const& path = words.front();
+  std::vector<std::string> const common = peer_command(words, q);
   auto const with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), common.begin(), common.end());
     return output_of(more, peer_kind(path) == PeerKind::sweep_bench ? STDERR_FILENO : STDOUT_FILENO);

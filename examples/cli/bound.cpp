@@ -21,11 +21,11 @@ double kv_bytes(Runner& runner, Options const& o, double n_positions) {
   double bytes = 0;
   for (std::size_t i = 0; i < table.states.size(); ++i) {
     tiered::LayerState const& s = table.states[i];
-    if (i < in_vram.size() && in_vram[i] > 0) continue;
+    double const there = i < in_vram.size() ? double(in_vram[i]) * double(runner.plans().max_context) : 0;  // the first positions
     if (s.elems_per_token == 0) continue;
     tiered::AttentionConfig const& a = runner.config().layers.at(i).attention;
     bytes += 2.0 * a.n_kv_heads * double(tiered::kv_row_bytes(o.kv_type, a.head_dim)) *
-             (s.window > 0 ? std::min(n_positions, double(s.window)) : n_positions);
+             std::max(0.0, n_positions - std::max(there, s.window > 0 ? n_positions - double(s.window) : 0.0));
   }
   return bytes;
 }

@@ -36,7 +36,9 @@ THE BUDGET
   On an NVIDIA GPU the budget is what nvidia-smi shows for this process, the CUDA context included; without --vram it is what is free
   at the start, less 512M. --device none leaves the GPU alone. Where there is no GPU, --vram simulates one: its memory is a part of
   this machine's that can hold no more than the budget; it computes with the CPU, so it is no faster than running without it. It is
-  there to look at plans, to test placements, and to learn. Times in a plan are those of a made-up machine.
+  there to look at plans, to test placements, and to learn. Times in its plans are those of a made-up machine; a GPU, its link and this
+  machine's memory are measured at the first start, which takes 3 s more: ~/.cache/tiered has the figures, tiered-plan --hardware prints
+  them.
 
 EXIT CODES
   0    done                           4    the file is fine, but this program cannot run it

@@ -198,6 +198,7 @@ void add_where_to_run(CLI::App& app, Options& o, Raw& raw) {
   app.add_flag("--mmap,!--no-mmap", o.mmap, "Whether weights are used where the file is mapped, or read into memory (mapped)");
   app.add_flag("--mlock", o.mlock, "Keep the weights in memory, whatever else wants it");
   app.add_flag("--warmup,!--no-warmup", raw.accepted, "Accepted: there is nothing to warm up");
+  app.add_flag("--deterministic", o.deterministic, "The same text whatever a GPU has cached of a mixture's experts: slower");
   app.add_flag("--f32-activations", o.f32_activations, "Multiply with 32-bit activations: slower, for comparisons");
 }
 

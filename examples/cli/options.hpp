@@ -84,6 +84,7 @@ struct Options {
   std::int32_t context = 0;
   int n_threads = 0;
   bool f32_activations = false;
+  bool deterministic = false;
   tiered::DType kv_type = tiered::DType::f16;
   bool mmap = true, mlock = false;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -40,10 +41,12 @@ std::string describe_plan(tiered::TierPlan const& decode, tiered::ShardTable con
                 tiered::layer_map(decode.plan, table));
 }
 
-std::string plan_report(tiered::EnginePlans const& plans, tiered::ShardTable const& table, Options const& o) {
+std::string plan_report(tiered::EnginePlans const& plans, tiered::ShardTable const& table, Options const& o,
+                        std::optional<tiered::HardwareProfile> const& hardware) {
   if (o.device == DeviceKind::none) return "";
-  std::string out = concat("placement ", o.placement, "; seconds are estimates for this made-up machine, not for yours:\n",
-                           tiered::to_text(tiered::HardwareProfile::simulated()));
+  std::string out = concat("placement ", o.placement, "; seconds are estimates for this ",
+                           hardware ? "machine, as it was measured:\n" : "made-up machine, not for yours:\n",
+                           tiered::to_text(hardware ? *hardware : tiered::HardwareProfile::simulated()));
   if (plans.vram_bytes > 0) {
     out +=
         "R resident in VRAM, S streamed to it for each use, . on the CPU; kv: V in VRAM; experts: C all cached, c some, r some resident, "
@@ -91,6 +94,7 @@ std::string bound_text(Bound const& b, Turn const& t) {
 std::string to_text(Report const& r, Options const& o) {
   Turn const& t = r.turn;
   std::string out = concat("\nstopped              ", r.stopped, "\nload                 ", fixed(r.load_s, 2), " s\n");
+  if (o.device != DeviceKind::none) out += concat("                     ", tiered::to_text(r.load), '\n');
   if (t.prefill_s > 0) {
     std::int32_t const n = t.n_prompt - t.n_reused;
     out += concat("prompt               ", n, n == 1 ? " token in " : " tokens in ", fixed(t.prefill_s, 2), " s, ", rate(n, t.prefill_s),

@@ -10,6 +10,7 @@
 
 #include "options.hpp"
 #include "runner.hpp"
+#include "tiered/engine/load_times.hpp"
 #include "tiered/engine/planning.hpp"
 #include "tiered/io/gguf.hpp"
 #include "tiered/io/tokenizer.hpp"
@@ -26,8 +27,10 @@ std::string describe(tiered::GgufFile const& gguf, tiered::ModelConfig const& co
 std::string describe_device(Options const& o, std::size_t planned_bytes);
 /// The map of one token tier, with its legend. The widest part of the status: only where there is a device.
 std::string describe_plan(tiered::TierPlan const& decode, tiered::ShardTable const& table);
-/// Everything of --plan. Without --vram there is nothing to plan, and estimates for a made-up machine would mislead.
-std::string plan_report(tiered::EnginePlans const& plans, tiered::ShardTable const& table, Options const& o);
+/// Everything of --plan. Without --vram there is nothing to plan, and estimates for a made-up machine would mislead. `hardware`: that plans
+/// were estimated with; nothing: the made-up one.
+std::string plan_report(tiered::EnginePlans const& plans, tiered::ShardTable const& table, Options const& o,
+                        std::optional<tiered::HardwareProfile> const& hardware);
 nlohmann::json plan_json(tiered::GgufFile const& gguf, tiered::ModelConfig const& config, tiered::EnginePlans const& plans,
                          Options const& o);
 
@@ -49,6 +52,7 @@ struct Report {
   std::string stopped;
   std::size_t vram_peak_bytes = 0, host_kv_bytes = 0;
   tiered::ExpertCache::Counters experts;
+  tiered::LoadTimes load;  ///< of the engine, a part of load_s
   std::optional<Bound> bound;
 };
 std::string to_text(Report const& r, Options const& o);

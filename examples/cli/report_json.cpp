@@ -73,6 +73,8 @@ json to_json(Report const& r, Options const& o, tiered::GgufFile const& gguf, ti
   Turn const& t = r.turn;
   json tokens = json::array();
   for (Turn::Token const& token : t.tokens) tokens.push_back(token.id);
+  json load = json::array();
+  for (tiered::LoadStep const& s : r.load.steps()) load.push_back({{"step", s.name}, {"begin_s", s.begin_s}, {"end_s", s.end_s}});
   json out = {
       {"model", model_json(gguf, runner.config())},
       {"text", t.text},
@@ -81,7 +83,12 @@ json to_json(Report const& r, Options const& o, tiered::GgufFile const& gguf, ti
       {"seed", o.sampling.seed},
       {"usage",
        {{"prompt_tokens", t.n_prompt}, {"reused_tokens", t.n_reused}, {"text_tokens", t.tokens.size()}, {"forgotten_tokens", t.n_dropped}}},
-      {"timings", {{"load_s", r.load_s}, {"prompt_s", t.prefill_s}, {"first_token_s", t.first_token_s}, {"decode_s", t.decode_s}}},
+      {"timings",
+       {{"load_s", r.load_s},
+        {"load", std::move(load)},
+        {"prompt_s", t.prefill_s},
+        {"first_token_s", t.first_token_s},
+        {"decode_s", t.decode_s}}},
       {"speed",
        {{"prompt_tokens_per_s", rate(t.n_prompt - t.n_reused, t.prefill_s)},
         {"decode_tokens_per_s", rate(double(t.n_decoded), t.decode_s)}}},

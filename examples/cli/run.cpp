@@ -71,6 +71,7 @@ Report Run::report(Turn const& turn) const {
   r.vram_peak_bytes = stats.vram_peak_bytes;
   r.host_kv_bytes = stats.host_kv_bytes;
   r.experts = stats.experts;
+  r.load = stats.load;
   if (turn.n_decoded > 0 && (o_.stats || !o_.json))
     r.bound = measure_bound(runner_, o_, double(turn.n_prompt) + double(turn.n_decoded + 1) / 2);
   return r;

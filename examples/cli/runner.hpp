@@ -36,11 +36,14 @@ class Runner {
   virtual void load(std::string const& file) = 0;
 
   virtual tiered::EnginePlans const& plans() const = 0;
+  virtual tiered::ProfileResult const& profile() const = 0;  ///< that they were estimated with
   virtual tiered::ShardTable table() const = 0;
   virtual tiered::ModelConfig const& config() const = 0;
   virtual tiered::EngineStats stats() const = 0;
   virtual std::uint64_t copied_bytes() const = 0;  ///< to the device
   virtual std::string slow_copies() const = 0;     ///< why weights are copied to the device slowly; empty where they are not
+  /// Whether all weights are in memory, or are on the way there, to stay: then nobody needs to read them ahead.
+  virtual bool locks_weights() const = 0;
   virtual tiered::CancelToken& cancel_token() = 0;
   virtual tiered::Team& team() = 0;
   virtual std::string_view kernels_name() const = 0;
@@ -67,6 +70,7 @@ class EngineRunner final : public Runner {
   void load(std::string const& file) override { tiered::load_session(engine_, file, conversation()); }
 
   tiered::EnginePlans const& plans() const override { return engine_.plans(); }
+  tiered::ProfileResult const& profile() const override { return engine_.profile(); }
   tiered::ShardTable table() const override { return engine_.model().table(); }
   tiered::ModelConfig const& config() const override { return engine_.model().config(); }
   tiered::EngineStats stats() const override { return engine_.stats(); }
@@ -78,6 +82,11 @@ class EngineRunner final : public Runner {
     if constexpr (requires { engine_.machine().sources->first_error(); })
       return engine_.machine().sources != nullptr ? engine_.machine().sources->first_error() : std::string();
     return {};
+  }
+  bool locks_weights() const override {
+    if constexpr (requires { engine_.machine().sources->failed(); })
+      return engine_.machine().sources != nullptr && !engine_.machine().sources->failed();
+    return false;
   }
   tiered::CancelToken& cancel_token() override { return engine_.cancel_token(); }
   tiered::Team& team() override { return engine_.machine().host->team(); }

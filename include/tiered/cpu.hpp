@@ -21,9 +21,13 @@
 #include "tiered/memory/detail/lane_impl.hpp"
 #include "tiered/model/detail/kv_cache_impl.hpp"
 #include "tiered/model/detail/transformer_impl.hpp"
+#include "tiered/pipeline/detail/executor_attend_impl.hpp"
 #include "tiered/pipeline/detail/executor_impl.hpp"
 #include "tiered/pipeline/detail/executor_ops_impl.hpp"
+#include "tiered/pipeline/detail/executor_stream_kv_impl.hpp"
 #include "tiered/pipeline/detail/expert_cache_impl.hpp"
+#include "tiered/pipeline/detail/expert_flow_impl.hpp"
+#include "tiered/pipeline/detail/few_routed_impl.hpp"
 #include "tiered/pipeline/detail/routed_experts_impl.hpp"
 #include "tiered/plan/detail/account_impl.hpp"
 #include "tiered/plan/detail/any_policy_impl.hpp"
@@ -39,6 +43,9 @@
 #include "tiered/plan/placements/detail/attention_first_impl.hpp"
 #include "tiered/plan/placements/detail/seconds_per_byte_impl.hpp"
 #include "tiered/plan/placements/detail/stream_all_impl.hpp"
+#include "tiered/profile/detail/hardware_profile_impl.hpp"
+#include "tiered/profile/detail/measure_impl.hpp"
+#include "tiered/profile/detail/profile_text_impl.hpp"
 #include "tiered/profile/detail/read_rate_impl.hpp"
 
 namespace tiered::cpu {

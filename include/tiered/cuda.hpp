@@ -17,6 +17,7 @@
 #include "tiered/memory/cuda/nvml.hpp"
 #include "tiered/memory/cuda/pinned.hpp"
 #include "tiered/memory/cuda/registered.hpp"
+#include "tiered/memory/cuda/stream_bulk_copy.hpp"
 #include "tiered/memory/cuda/stream_engine.hpp"
 #include "tiered/memory/cuda/stream_lane.hpp"
 #include "tiered/memory/cuda/vram.hpp"

@@ -474,6 +474,40 @@ TEST_CASE("a launch that fails says so in CUDA's words", "[cuda][backend]") {
   REQUIRE(error_of([&] { launch(fails, AddArgs{}, model.backend().queue()); }).says("9", "invalid configuration argument"));
 }
 
+TEST_CASE("what cuBLAS refuses says so by its name and number", "[cuda][backend]") {
+  CHECK(kernel_status(CUBLAS_STATUS_SUCCESS) == 0);
+  Kernel<AddArgs> const fails = [](AddArgs const&, Queue) { return kernel_status(CUBLAS_STATUS_EXECUTION_FAILED); };
+  tiered_test::Thrown const t = error_of([&] { launch(fails, AddArgs{}, Queue{nullptr, &kernel_status_text}); });
+  CHECK(t.code == Errc::device);
+  CHECK(t.says("CUBLAS_STATUS_EXECUTION_FAILED", "(13)"));
+  for (int status = 1; status < 32; ++status) CHECK(std::string(kernel_status_text(cublas_status_base + status)).size() > 10);
+
+  if (!has_gpu()) return;
+  CudaQueue no_library;  // for a product that is cuBLAS's own
+  no_library.capability = 90;
+  no_library.n_multiprocessors = 1;
+  MatmulArgs args;
+  args.n_tokens = args.rows = args.dim = 64;
+  args.y_stride = 64;
+  CHECK(cuda_kernels().matmul[std::uint32_t(DType::f16)](args, Queue{&no_library}) == kernel_status(CUBLAS_STATUS_NOT_INITIALIZED));
+}
+
+TEST_CASE("whoever waits for a stream works on with the device that it had", "[cuda][stream_lane]") {
+  if (!has_gpu()) return;
+  int n_devices = 0, device_after = -1;
+  tiered_test::cuda_check(cudaGetDeviceCount(&n_devices));
+  auto const lanes = LaneSet::threads();
+  CudaDevice const device = CudaDevice::open(n_devices - 1);  // another one than the thread's where there are two
+  StreamLane stream(lanes, device.ordinal, "stream");
+  std::thread([&] {
+    if (n_devices > 1) cudaSetDevice(0), cudaFree(nullptr);  // with a context of its own
+    stream.poll();
+    cudaGetDevice(&device_after);
+  }).join();
+  CHECK(device_after == (n_devices > 1 ? 0 : device.ordinal));
+  CudaDevice::open(0);  // this thread's again, for the tests that follow
+}
+
 /// Ends the process's use of the device: by itself only, "[lost]".
 TEST_CASE("a device that is lost is noticed by whoever waits", "[.][lost]") {
   if (!has_gpu()) return;

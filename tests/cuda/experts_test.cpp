@@ -1,7 +1,9 @@
 /// Experts on the CUDA table: few rows and many, listed and routed, every format and mixes, against the reference.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,9 @@ struct ExpertsCase {
   std::int32_t n_experts, n_used, n_tokens, dim, hidden_dim;
   Activation activation = Activation::silu;
 
-  bool few() const { return n_tokens <= cuda::fused_rows && gate == up; }
+  /// Halves of rows longer than this find no room in the shared memory of any device so far (227 KiB).
+  static constexpr std::int32_t longest_row = 55'872;
+  bool few() const { return n_tokens <= cuda::fused_rows && gate == up && dim <= longest_row && hidden_dim <= longest_row; }
   std::string text() const {
     return concat("TIERED_SEED=", fresh_seed(), ": ", name(gate), ' ', name(up), ' ', name(down), ", ", n_tokens, " tokens, ", n_used,
                   " of ", n_experts, ", ", dim, " x ", hidden_dim);
@@ -43,6 +47,8 @@ std::vector<ExpertsCase> experts_cases() {
   cases.push_back({DType::f32, DType::bf16, DType::q5_1, 16, 4, 33, 77, 64});
   cases.push_back({DType::mxfp4, DType::iq4_nl, DType::q6_k, 6, 6, 2, 96, 256});
   cases.push_back({DType::q4_k, DType::bf16, DType::q8_0, 2, 1, 90, 256, 160});
+  cases.push_back({DType::f16, DType::f16, DType::f16, 2, 1, 3, 64, ExpertsCase::longest_row + 32});
+  cases.push_back({DType::f16, DType::f16, DType::f16, 2, 2, 1, ExpertsCase::longest_row + 32, 64});
   return cases;
 }
 
@@ -188,7 +194,9 @@ RouteArgs route_args(Layer const& layer, float const* scores, std::int32_t* ids,
   return {scores, nullptr, ids, weights, layer.c.n_tokens, layer.c.n_experts, layer.c.n_used};
 }
 
-std::vector<float> run_routed(Gpu& gpu, Layer const& layer, Extras extras, std::vector<float> const& scores = {}) {
+/// `cuts`: ranges of experts, one launch after another; empty: all at once.
+std::vector<float> run_routed(Gpu& gpu, Layer const& layer, Extras extras, std::vector<float> const& scores = {},
+                              std::vector<std::int32_t> const& cuts = {}) {
   ExpertsCase const& c = layer.c;
   std::int32_t const n_slots = std::int32_t(layer.n_slots());
   DeviceArray<float> x(layer.x), y(layer.output_size()), norm_weight(layer.norm_weight), slot_weights(layer.slot_weights);
@@ -224,7 +232,12 @@ std::vector<float> run_routed(Gpu& gpu, Layer const& layer, Extras extras, std::
     args.norm_weight = norm_weight.data();
     args.eps = 1e-5f;
   }
-  gpu.run(gpu.table().routed_experts, args);
+  if (cuts.empty()) gpu.run(gpu.table().routed_experts, args);
+  for (std::size_t i = 1; i < cuts.size(); ++i) {
+    args.first_expert = cuts[i - 1];
+    args.end_expert = cuts[i];
+    gpu.run(gpu.table().routed_experts, args);
+  }
   workspace.download();
   groups.download();
   slots.download();
@@ -267,6 +280,48 @@ TEST_CASE("CUDA experts equal the reference, listed and routed") {
     check_close(y, expected, layer.tolerance());
     check_close(routed, expected, layer.tolerance());
     if (c.n_tokens > cuda::fused_rows) CHECK(same_bits(routed, y));  // few rows have a way of their own where nobody made a list
+  }
+}
+
+TEST_CASE("CUDA routed experts of some ranges, one after another, give what all at once give") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (ExpertsCase const& c : experts_cases()) {
+    if (c.n_tokens <= cuda::fused_rows) continue;
+    INFO(c.text());
+    Layer const layer(c);
+    std::vector<std::int32_t> const cuts{0, c.n_experts / 3, c.n_experts / 3, c.n_experts - 1, c.n_experts};
+    CHECK(same_bits(run_routed(gpu, layer, {}, {}, cuts), run_routed(gpu, layer, {})));
+  }
+}
+
+TEST_CASE("CUDA routed experts of some ranges, each added to the rows before the next runs, give what all at once give") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (ExpertsCase const& c : experts_cases()) {
+    if (c.n_tokens <= cuda::fused_rows) continue;
+    INFO(c.text());
+    Layer const layer(c);
+    std::vector<float> const y = run_routed(gpu, layer, {});
+    DeviceArray<float> const slot_weights(layer.slot_weights);
+    DeviceArray<std::int32_t> const ids(layer.ids);
+    auto const added = [&](std::vector<std::int32_t> const& cuts) {
+      DeviceArray<float> sum(layer.x);
+      for (std::size_t i = 1; i < cuts.size(); ++i) {
+        std::vector<float> only = y;  // what is not of these experts must not be read
+        for (std::size_t s = 0; s < layer.ids.size(); ++s) {
+          if (layer.ids[s] < cuts[i - 1] || layer.ids[s] >= cuts[i])
+            std::fill_n(only.begin() + std::ptrdiff_t(s) * c.dim, c.dim, std::numeric_limits<float>::quiet_NaN());
+        }
+        DeviceArray<float> const range(only);
+        gpu.run(gpu.table().add_slots,
+                AddSlotsArgs{range.data(), slot_weights.data(), ids.data(), sum.data(), c.n_tokens, c.n_used, c.dim, cuts[i - 1], cuts[i]});
+      }
+      return sum.download();
+    };
+    std::vector<float> const all = added({0, c.n_experts});
+    CHECK(same_bits(added({0, c.n_experts / 3, c.n_experts / 3, c.n_experts - 1, c.n_experts}), all));
+    check_close(all, reference_routed(layer, {true}), layer.tolerance());
   }
 }
 

@@ -2,27 +2,16 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <vector>
 
 #include "catch.hpp"
-#include "cuda/few_rows_cases.hpp"
 #include "cuda/fresh_seed.hpp"
+#include "cuda/fused_problem.hpp"
 #include "cuda/gpu.hpp"
 
 using namespace tiered_test;
 
 namespace {
-
-using Then = FusedMatmulArgs::Then;
-
-struct FusedCase {
-  std::int32_t n_blocks, rows[3], n_tokens;
-  Then then;
-  bool norm, bias;
-  Values values = Values::ordinary;
-  Activation activation = Activation::silu;
-};
 
 std::vector<FusedCase> fused_cases() {
   std::vector<FusedCase> cases;
@@ -47,104 +36,6 @@ std::vector<FusedCase> fused_cases() {
   }
   return cases;
 }
-
-/// One call with all that it points to, here and on the device.
-struct FusedProblem {
-  FusedProblem(DType type_, FusedCase const& c_, std::uint64_t seed, std::int32_t dim_ = 0)
-      : type(type_), c(c_), dim(dim_ != 0 ? dim_ : few_dim(type_, c_.n_blocks)) {
-    SplitMix64 random(seed);
-    x = random_floats(std::size_t(c.n_tokens) * std::size_t(dim), random, c.values);
-    norm_weight = random_floats(std::size_t(dim), random);
-    if (c.then == Then::gate) {
-      for (float& v : norm_weight) v *= 0.05f;  // activations of a size that matters
-      for (float& v : x) v *= 0.05f;
-    }
-    for (int i = 0; i < 3; ++i) {
-      std::int32_t const rows = c.rows[i];
-      stride[i] = rows + rows % 3;
-      shift[i] = c.n_blocks % 8 == 0 ? 0 : alignment_of(type) * random.below(16);
-      w[i] = random_weights(type, std::int64_t(rows) * dim, random);
-      w[i].insert(w[i].begin(), shift[i], std::byte{0xff});
-      bias[i] = random_floats(std::size_t(rows), random);
-      before[i] = random_floats(std::size_t(c.n_tokens) * std::size_t(stride[i]), random);
-    }
-  }
-  int n_parts() const { return c.rows[2] != 0 ? 3 : c.rows[1] != 0 ? 2 : 1; }
-
-  /// y of all parts.
-  std::vector<std::vector<float>> run(Gpu& gpu) const {
-    DeviceArray<float> const device_x(x), device_norm(norm_weight);
-    std::vector<std::unique_ptr<DeviceArray<std::byte>>> device_w;
-    std::vector<std::unique_ptr<DeviceArray<float>>> device_y, device_bias;
-    FusedMatmulArgs a;
-    a.x = device_x.data();
-    a.norm = c.norm;
-    a.norm_weight = device_norm.data();
-    a.eps = 1e-5f;
-    a.n_tokens = c.n_tokens;
-    a.dim = dim;
-    a.then = c.then;
-    a.activation = c.activation;
-    a.n_parts = n_parts();
-    for (int i = 0; i < n_parts(); ++i) {
-      device_w.push_back(std::make_unique<DeviceArray<std::byte>>(w[i]));
-      device_bias.push_back(std::make_unique<DeviceArray<float>>(bias[i]));
-      device_y.push_back(std::make_unique<DeviceArray<float>>(before[i].size()));
-      if (c.then == Then::add) device_y.back()->upload(before[i]);
-      a.parts[i].w = device_w.back()->data() + shift[i];
-      a.parts[i].bias = c.bias ? device_bias.back()->data() : nullptr;
-      a.parts[i].y = device_y.back()->data();
-      a.parts[i].y_stride = stride[i];
-      a.parts[i].rows = c.rows[i];
-      a.parts[i].type = type;
-    }
-    REQUIRE(format_kernels_of(type).fused_matmul(a, Range{0, a.n_parts}, gpu.queue()) == 0);
-    cuda_check(cudaDeviceSynchronize());
-    std::vector<std::vector<float>> y;
-    for (auto const& part : device_y) y.push_back(part->download());
-    return y;
-  }
-
-  Worst compare(std::vector<std::vector<float>> const& y) const {
-    Worst worst;
-    for (std::int32_t t = 0; t < c.n_tokens; ++t) {
-      float const* const row = x.data() + std::int64_t(t) * dim;
-      std::vector<double> const plain(row, row + dim);
-      ReadRow const read =
-          c.norm ? read_row(type, normed_row(row, dim, norm_weight.data(), 1e-5f), 32 * epsilon) : read_row(type, plain, 0);
-      for (int i = 0; i < (c.then == Then::gate ? 1 : n_parts()); ++i) {
-        for (std::int32_t r = 0; r < stride[i]; ++r) {
-          std::int64_t const at = t * stride[i] + r;
-          double const got = double(y[std::size_t(i)][std::size_t(at)]);
-          if (r >= c.rows[i]) {  // between rows: as it was
-            double const was = c.then == Then::add ? double(before[i][std::size_t(at)]) : std::nan("");
-            worst.compare(at, got, was, 0);
-            continue;
-          }
-          Sum const sum = expected(i, r, std::size_t(at), read);
-          worst.compare(at, got, sum.value, sum.allowed);
-        }
-      }
-    }
-    return worst;
-  }
-
-  Sum expected(int i, std::int32_t r, std::size_t at, ReadRow const& read) const {
-    Sum sum = exact_product(type, w[i].data() + shift[i], r, read);
-    if (c.then == Then::gate) return exact_gate(c.activation, sum, exact_product(type, w[1].data() + shift[1], r, read));
-    if (c.bias) sum.value += double(bias[i][std::size_t(r)]);
-    if (c.then == Then::add) sum.value += double(before[i][at]);
-    sum.allowed += 4 * epsilon * (std::abs(sum.value) + std::abs(double(bias[i][std::size_t(r)])) + std::abs(double(before[i][at])));
-    return sum;
-  }
-
-  DType type;
-  FusedCase c;
-  std::int32_t dim, stride[3];
-  std::size_t shift[3];
-  std::vector<std::byte> w[3];
-  std::vector<float> x, norm_weight, bias[3], before[3];
-};
 
 }  // namespace
 
@@ -173,6 +64,44 @@ TEST_CASE("fused products of long rows: slices, warps that share a row, and more
       FusedProblem const p(type, {0, {5, 0, 0}, n_tokens, Then::store, true, false}, 7, 8192 + 256);
       Worst const worst = p.compare(p.run(gpu));
       INFO(name(type) << ", " << n_tokens << " tokens: " << worst.text());
+      CHECK(worst.factor <= 1);
+    }
+  }
+}
+
+TEST_CASE("the longest rows that a device's table says its fused products take, and longer ones, refused or computed right") {
+  CHECK(cuda_kernels(75).fused_dim[std::uint32_t(DType::f16)] == 14'144);  // (64 KiB - 4096 - 4864) / 4
+  CHECK(cuda_kernels(86).fused_dim[std::uint32_t(DType::f16)] == 23'104);
+  CHECK(cuda_kernels(90).fused_dim[std::uint32_t(DType::f16)] == 55'872);
+  CHECK(cuda_kernels(90).fuses(DType::f16, 16, 55'872));
+  CHECK_FALSE(cuda_kernels(90).fuses(DType::f16, 16, 55'880));
+  CHECK_FALSE(cuda_kernels(90).fuses(DType::f16, 17, 64));
+  for (DType const type : all_formats()) {  // a model's longest rows, of hidden elements, are no more than this so far
+    if (block_elems(type) > 1) CHECK(cuda_kernels(75).fused_dim[std::uint32_t(type)] >= 28'672);
+  }
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const type : all_formats()) {
+    std::int32_t const longest = gpu.table().fused_dim[std::uint32_t(type)] / 256 * 256;
+    for (std::int32_t const n_tokens : {1, 3}) {
+      INFO("TIERED_SEED=" << fresh_seed() << ": " << name(type) << ", " << n_tokens << " rows of " << longest);
+      FusedProblem const fits(type, {1, {5, 0, 0}, n_tokens, Then::store, true, false}, fresh_seed(), longest);
+      Worst const worst = fits.compare(fits.run(gpu));
+      INFO(worst.text());
+      CHECK(worst.factor <= 1);
+    }
+    std::int32_t const longer = longest + 2048;      // the smallest rings leave room for up to 1400 more
+    for (std::int32_t const n_tokens : {1, 2, 9}) {  // 9: matrix units where the device has them, which take longer rows in phases
+      INFO("TIERED_SEED=" << fresh_seed() << ": " << name(type) << ", " << n_tokens << " rows of " << longer);
+      FusedProblem const p(type, {1, {2, 0, 0}, n_tokens, Then::store, true, false}, fresh_seed(), longer);
+      std::vector<std::vector<float>> y;
+      int const status = p.run(gpu.queue(), y);
+      if (n_tokens < 9 || status != 0) {
+        CHECK(status == int(cudaErrorInvalidConfiguration));
+        continue;
+      }
+      Worst const worst = p.compare(y);
+      INFO(worst.text());
       CHECK(worst.factor <= 1);
     }
   }

@@ -35,6 +35,7 @@ EngineOptions options_for(bool exact = false) {
   options.max_context = 256;
   options.n_threads = 2;
   options.kv_type = exact ? DType::f32 : DType::f16;
+  options.hardware = HardwareProfile::simulated();  // the same plans everywhere
   return options;
 }
 
@@ -170,4 +171,46 @@ TEST_CASE("cuda: the process holds what its ledger says, within the budget, from
   CHECK(used.figure_bytes == loaded.figure_bytes);
   CHECK(double(std::abs(used.unaccounted_bytes())) < 0.03 * double(used.figure_bytes));
   CHECK(machine.share->counted_bytes() <= 4 * GiB);
+}
+
+TEST_CASE("cuda: a plan that streams loads its kernels when the engine is made", "[cuda][golden]") {
+  if (!tiered_test::has_gpu()) return;
+  for (char const* const name_of : {"llama_k.mixed", "qwen3moe.mixed"}) {
+    auto const model = open_golden(std::string(name_of) + ".gguf");
+    GoldenFixture const f = read_golden(golden_path(std::string(name_of) + ".golden"));
+    for (std::string const placement : {"stream_all", "attention_first"}) {
+      INFO(name_of << " " << placement);
+      Engine<GpuPolicies> engine = make_engine(model, placement, all_bytes(*model) / 2 + 4 * MiB);
+      CudaMachine& machine = engine.machine();
+      VramMeasure const loaded = machine.gpu.ledger->measure();
+      all_logits(engine, f.tokens, {std::size_t(f.prompt_size), 1});
+      all_logits(engine, f.tokens, {7, 1, 16, 3});
+      INFO(machine.gpu.ledger->report());
+      CHECK(machine.gpu.ledger->measure().figure_bytes == loaded.figure_bytes);
+    }
+  }
+}
+
+TEST_CASE("cuda: engines in a program with memory of its own add no more than their budgets", "[cuda][golden]") {
+  if (!tiered_test::has_gpu()) return;
+  tiered_test::DeviceArray<std::byte> const own(3 * GiB);  // before any ledger is made
+  auto const model = open_golden("llama_k.mixed.gguf");
+  GoldenFixture const f = read_golden(golden_path("llama_k.mixed.golden"));
+  CudaDevice const device = CudaDevice::open(0);
+  std::size_t const before = device.ledger->measure().figure_bytes;
+  REQUIRE(before >= 3 * GiB);
+  EngineOptions options = options_for();
+  options.vram_bytes = GiB;
+  Engine<GpuPolicies> first = make_engine(model, "all_vram", everything(*model), options);
+  std::size_t const with_one = device.ledger->measure().figure_bytes;
+  Engine<GpuPolicies> second = make_engine(model, "stream_all", all_bytes(*model) / 2 + 4 * MiB, options);
+  std::size_t const with_two = device.ledger->measure().figure_bytes;
+  INFO(device.ledger->report());
+  CHECK(with_one <= before + GiB);
+  CHECK(with_two <= before + 2 * GiB);
+  CHECK(first.machine().share->counted_bytes() <= GiB);
+  CHECK(second.machine().share->counted_bytes() <= GiB);
+  for (Engine<GpuPolicies>* engine : {&first, &second})
+    check_logits(all_logits(*engine, f.tokens, {std::size_t(f.prompt_size), 1}), *model, f);
+  CHECK(device.ledger->measure().figure_bytes == with_two);
 }

@@ -14,6 +14,7 @@
 #include "numerics/cpu_cases.hpp"
 #include "tiered/kernels/backend.hpp"
 #include "tiered/kernels/cuda/queue.hpp"
+#include "tiered/kernels/cuda/status.hpp"
 #include "tiered/kernels/cuda/table.hpp"
 
 namespace tiered_test {
@@ -76,6 +77,7 @@ class Gpu {
     cuda_check(cudaGetDeviceProperties(&properties, 0));
     queue_.n_multiprocessors = properties.multiProcessorCount;
     queue_.capability = properties.major * 10 + properties.minor;
+    table_ = cuda_kernels(queue_.capability);
   }
   Gpu(Gpu const&) = delete;
   Gpu& operator=(Gpu const&) = delete;
@@ -83,8 +85,8 @@ class Gpu {
     cublasDestroy(queue_.cublas);
     cudaStreamDestroy(queue_.stream);
   }
-  KernelTable const& table() const { return cuda_kernels(); }
-  Queue queue() { return {&queue_}; }
+  KernelTable const& table() const { return table_; }
+  Queue queue() { return {&queue_, &kernel_status_text}; }
   /// Runs one op to its end.
   template <class Args>
   void run(Kernel<Args> kernel, Args const& args) {
@@ -98,6 +100,7 @@ class Gpu {
   DeviceArray<std::byte> workspace_, cublas_workspace_;
   DeviceArray<std::uint32_t> counters_;
   CudaQueue queue_;
+  KernelTable table_;
 };
 
 /// False, with a warning, on a machine without a device.

@@ -19,13 +19,24 @@ struct RigOptions {
   std::string policy = "all_vram";
   std::size_t vram_bytes = std::size_t{1} << 24;
   bool device_embeds = false, capture = false;
+  bool maps_host = false;
+  float fetched_misses = 1;
+  bool deterministic = false;
+  double cache_share = 0;  ///< of all weights, more than the plan's cache: behind what the plan takes
   std::int32_t n_sequences = 1;
   std::int32_t capture_rows = 16;
   std::int32_t chunk = 0;  ///< rows that go through a step at once; 0: as planned
+  bool in_windows = false;  // with chunk: room for experts' outputs of so many rows only
   std::uint64_t seed = 1;
   KernelTable const* device = &reference::kernels_fused();
   DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
 };
+
+std::size_t all_bytes(Transformer const& model) {
+  std::size_t sum = 0;
+  for (Shard const& s : model.table().shards) sum += s.bytes;
+  return sum;
+}
 
 /// An executor by hand: what an engine does with its parts, with backends of the test.
 class Rig {
@@ -34,11 +45,11 @@ class Rig {
       : model(std::move(m)),
         lanes(LaneSet::seeded(o.seed)),
         host(lanes, reference::kernels(), 0, "host"),
-        device(lanes, *o.device, o.vram_bytes, "device"),
+        device(lanes, *o.device, 2 * o.vram_bytes, "device"),
         copy(lanes, {.device = &device.memory()}),
         plans(plan(o)),
         vram(device.memory(), plans.vram_bytes, weight_alignment),
-        kv(model->config(), {plans.max_context, o.n_sequences, o.kv_type}, states_in_vram(), vram.data()),
+        kv(model->config(), {plans.max_context, o.n_sequences, o.kv_type}, plans.images.front().plan.state_in_vram, vram.data()),
         cache(most([](PlanImage const& i) { return i.vram.cache_bytes; }), AnyEviction(Lru{})),
         activations(host_tier, most([](PlanImage const& i) { return i.activations.total_bytes; }), weight_alignment),
         lengths(std::size_t(o.n_sequences), 0),
@@ -101,10 +112,19 @@ class Rig {
     options.kv_type = o.kv_type;
     PolicyValues<SweepPolicies> const values{.placement = make_placement(o.policy)};
     EnginePlans out = make_plans<SweepPolicies>(*model, options, values, host.kernels(), device.kernels());
+    std::size_t const end = out.vram_bytes;
     for (PlanImage& image : out.images) {
+      image.plan.fetched_misses = o.deterministic ? 1 : o.fetched_misses;
+      image.plan.deterministic = o.deterministic;
+      if (image.plan.cache_bytes > 0 && o.cache_share > 0) {
+        image.vram.cache_bytes = VramAccount::round_up(std::size_t(o.cache_share * double(all_bytes(*model))));
+        image.vram.cache_offset = end;
+        out.vram_bytes = std::max(out.vram_bytes, end + image.vram.cache_bytes);
+      }
       if (o.chunk == 0 || o.chunk >= image.limits.chunk) continue;
       std::size_t const tables = image.activations.expert_x - image.activations.kv_tables;
       image.limits.chunk = o.chunk;
+      image.limits.experts = o.in_windows ? o.chunk : 0;
       image.activations = make_activation_layout(model->config(), image.limits, image.activations.step_bytes, tables);
     }
     return out;
@@ -114,11 +134,6 @@ class Rig {
     std::size_t n = 0;
     for (PlanImage const& image : plans.images) n = std::max(n, bytes(image));
     return n;
-  }
-  std::vector<bool> states_in_vram() const {
-    std::vector<bool> in_vram;
-    for (float share : plans.images.front().plan.state_in_vram) in_vram.push_back(share > 0);
-    return in_vram;
   }
   ExecutorParts parts(RigOptions const& o) {
     ExecutorParts p;
@@ -133,6 +148,7 @@ class Rig {
     p.cache = &cache;
     p.device_reads_host_weights = o.device_embeds;
     p.capture_rows = o.capture_rows;
+    p.device_maps_host = o.maps_host;
     return p;
   }
 
@@ -158,12 +174,6 @@ std::vector<std::string> concat_lists(std::vector<std::vector<std::string>> cons
 }
 std::vector<std::string> repeated(std::vector<std::string> const& layer, std::int32_t n) {
   return concat_lists(std::vector<std::vector<std::string>>(std::size_t(n), layer));
-}
-
-std::size_t all_bytes(Transformer const& model) {
-  std::size_t sum = 0;
-  for (Shard const& s : model.table().shards) sum += s.bytes;
-  return sum;
 }
 
 /// Every sum in f64, every result rounded to f32: what fusing changes is some roundings of 2^-24 in each op, at the most.
@@ -221,6 +231,20 @@ TEST_CASE("more rows than fused ops take go one op after another, but for expert
   std::vector<std::string> const layer{"norm",   "matmul", "matmul", "matmul", "attention_input", "attention",
                                        "matmul", "add",    "norm",   "matmul", "route",           "routed_experts"};
   CHECK(rig.device.launches == concat_lists({repeated(layer, model->config().n_layers), output_launches}));
+}
+
+TEST_CASE("rows longer than fused ops take go one op after another", "[golden][fused]") {
+  auto const model = open_golden("llama.f32.gguf");
+  std::int32_t const hidden_dim = model->config().layers[0].hidden_dim;
+  REQUIRE(hidden_dim < model->config().dim);
+  KernelTable limited = reference::kernels_fused();
+  limited.fused_dim[std::size_t(DType::f32)] = hidden_dim;
+  Rig rig(model, {.device = &limited}), unlimited(model, {});
+  std::vector<std::int32_t> const tokens{5, 6, 7, 4};
+  CHECK(worst_difference(rig.all(tokens, {3, 1}), unlimited.all(tokens, {3, 1}), 1) < tolerance);
+  std::vector<std::string> const layer{"norm",   "matmul", "matmul", "matmul", "decode_attention", "matmul", "add", "norm",
+                                       "matmul", "matmul", "gated",  "add1"};
+  CHECK(rig.launches_of(row(8)) == concat_lists({repeated(layer, model->config().n_layers), {"gather", "norm", "matmul"}}));
 }
 
 TEST_CASE("a device without fused ops launches what it always did", "[golden][fused]") {
@@ -289,7 +313,76 @@ TEST_CASE("fused: blocks of several chunks, experts by as many rows as their wor
     CHECK(std::ranges::count(launches, "routed_experts") == 3 * model->config().n_layers);
     CHECK(std::ranges::count(launches, "norm+routed_experts") == 0);
     CHECK(std::ranges::count(launches, "combine") == 0);
+    std::size_t const n = std::size_t(f.prompt_size);
+    CHECK(Rig(model, {.chunk = 7, .in_windows = true}).all(f.tokens, {n, 1}) == Rig(model, {.chunk = 7}).all(f.tokens, {n, 1}));
   }
+}
+
+TEST_CASE("fused: experts that are not in VRAM are fetched, computed by the host, or both", "[golden][fused]") {
+  // In `mixed`, gate and up are of different types: not for tables that the device looks experts up in.
+  for (bool mixed : {false, true}) {
+    auto const model = open_golden(mixed ? "qwen3moe.mixed.gguf" : "qwen3moe.f32.gguf");
+    GoldenFixture const f = read_golden(golden_path(mixed ? "qwen3moe.mixed.golden" : "qwen3moe.golden"));
+    std::vector<std::int32_t> const tokens(f.tokens.begin(), f.tokens.begin() + 30);
+    std::vector<float> const expected = Rig(model, {.vram_bytes = 0}).all(tokens, {20, 1});
+    std::int64_t const n_layers = model->config().n_layers;
+    for (bool maps : {false, true}) {
+      for (float share : {0.f, 0.4f, 0.5f, 1.f}) {
+        for (std::vector<std::size_t> const& steps : {std::vector<std::size_t>{20, 1}, {1, 3, 2}, {5}}) {
+          INFO((mixed ? "mixed, " : "") << (maps ? "maps the host's memory, " : "") << share << " fetched, steps of " << steps.back());
+          RigOptions const o{.policy = "stream_all", .vram_bytes = all_bytes(*model), .maps_host = maps, .fetched_misses = share,
+                             .cache_share = 0.4, .seed = 11 + steps.size()};
+          Rig rig(model, o);
+          REQUIRE(rig.image_for(1).plan.cache_bytes > 0);
+          CHECK(worst_difference(rig.all(tokens, steps), expected, f.logit_range) < tolerance);
+          ExpertCache::Counters const before = rig.cache.counters();
+          std::vector<std::string> const launches = rig.launches_of(row(8));
+          std::int64_t const n_transfers = std::ranges::count(launches, "transfer");
+          CHECK((maps && !mixed ? n_transfers >= n_layers : n_transfers == 0));
+          std::int64_t const on_host = std::ranges::count(rig.host.launches, "experts");
+          if (share == 0) CHECK((rig.cache.size() == 0 && on_host == n_layers));
+          // The cache may be in pieces too small for one more expert: then the host computes it.
+          if (share == 1) CHECK(on_host <= (maps ? 1 : 0));
+          CHECK(rig.cache.counters().hits + rig.cache.counters().misses > before.hits + before.misses);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("fused: the device's tables of experts follow a cache that prompts and single tokens change by turns", "[golden][fused]") {
+  auto const model = open_golden("qwen3moe.f32.gguf");
+  GoldenFixture const f = read_golden(golden_path("qwen3moe.golden"));
+  std::vector<float> const expected = Rig(model, {.vram_bytes = 0}).all(f.tokens, {20, 1});
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    INFO("seed " << seed);
+    RigOptions const o{.policy = "stream_all", .vram_bytes = all_bytes(*model), .maps_host = true, .fetched_misses = 0.5f,
+                       .cache_share = seed % 2 == 0 ? 0.25 : 0.6, .seed = seed};
+    Rig rig(model, o);
+    CHECK(worst_difference(rig.all(f.tokens, {1, 1, 17, 1, 2, 1, 1, 1}), expected, f.logit_range) < tolerance);
+    CHECK(rig.cache.counters().hits > 0);
+    CHECK(rig.cache.counters().evictions > 0);
+  }
+}
+
+TEST_CASE("fused: a deterministic plan gives the same bits whatever is cached", "[golden][fused]") {
+  auto const model = open_golden("qwen3moe.f32.gguf");
+  GoldenFixture const f = read_golden(golden_path("qwen3moe.golden"));
+  std::vector<std::int32_t> const tokens(f.tokens.begin(), f.tokens.begin() + 24);
+  auto const run = [&](double cache_share, bool warm, bool deterministic) {
+    Rig rig(model, {.policy = "stream_all", .vram_bytes = all_bytes(*model), .maps_host = true, .fetched_misses = 0.5f,
+                    .deterministic = deterministic, .cache_share = cache_share, .n_sequences = 2});
+    for (std::size_t i = 0; warm && i < f.tokens.size(); ++i) rig.step({{1, f.tokens[f.tokens.size() - 1 - i]}});
+    std::vector<float> out = rig.all(tokens, {1});
+    if (deterministic) CHECK(std::ranges::count(rig.host.launches, "experts") == 0);
+    CHECK(worst_difference(out, Rig(model, {.vram_bytes = 0}).all(tokens, {1}), f.logit_range) < tolerance);
+    return out;
+  };
+  std::vector<float> const cold = run(0.25, false, true);
+  CHECK(run(0.25, true, true) == cold);
+  CHECK(run(0.6, true, true) == cold);
+  CHECK(run(0.9, false, true) == cold);
+  CHECK(run(0.6, true, false) != run(0.25, false, false));  // or this test could not fail
 }
 
 TEST_CASE("captured: replayed steps give the bits of steps that are not", "[golden][fused]") {

@@ -336,3 +336,48 @@ TEST_CASE("CPU combination of experts") {
     }
   }
 }
+
+TEST_CASE("CPU slots of ranges of experts, added one after another, give what all at once give") {
+  for (Isa const isa : available_isas()) {
+    for (RowShape const& shape : row_shapes) {
+      std::int32_t const n_tokens = shape.n_rows, dim = shape.dim, n_used = 3, n_experts = 7;
+      SplitMix64 random(14);
+      std::vector<float> const y = random_floats(std::size_t(n_tokens * n_used * dim), random),
+                               before = random_floats(std::size_t(n_tokens * dim), random),
+                               weights = random_floats(std::size_t(n_tokens * n_used), random);
+      std::vector<std::int32_t> ids;
+      for (std::int32_t t = 0; t < n_tokens; ++t) {
+        std::int32_t const first = std::int32_t(random.below(n_experts));
+        for (std::int32_t j : {4, 0, 2}) ids.push_back((first + j) % n_experts);
+      }
+      std::vector<float> expected = before;
+      AddSlotsArgs args{y.data(), weights.data(), ids.data(), expected.data(), n_tokens, n_used, dim};
+      reference::add_slots(args);
+      auto const added = [&](std::vector<std::int32_t> const& cuts) {
+        return same_for_all_threads(isa, [&](Cpu& cpu) {
+          std::vector<float> sum = before;
+          for (std::size_t i = 1; i < cuts.size(); ++i) {
+            std::vector<float> only = y;  // what is not of these experts must not be read
+            for (std::size_t s = 0; s < ids.size(); ++s) {
+              if (ids[s] < cuts[i - 1] || ids[s] >= cuts[i])
+                std::fill_n(only.begin() + std::ptrdiff_t(s) * dim, dim, std::numeric_limits<float>::quiet_NaN());
+            }
+            AddSlotsArgs one = args;
+            one.y = only.data();
+            one.sum = sum.data();
+            one.first_expert = cuts[i - 1];
+            one.end_expert = cuts[i];
+            cpu.run(cpu.table().add_slots, one);
+          }
+          return sum;
+        });
+      };
+      std::vector<float> const got = added({0, n_experts});
+      CHECK(added({0, 2, 2, 6, n_experts}) == got);
+      Worst worst;
+      for (std::size_t i = 0; i < got.size(); ++i) worst.compare(std::int64_t(i), double(got[i]), double(expected[i]), 5 * epsilon * 4 * 4);
+      INFO(worst.text());
+      CHECK(worst.factor <= 1);
+    }
+  }
+}

@@ -56,7 +56,6 @@ TEST_CASE("layouts of several plans: no overlap, no more bytes than counted, com
     for (ShardPlan const& p : plans) pointers.push_back(&p);
     std::vector<VramLayout> const layouts = lay_out(pointers, shards);
     std::size_t shared_cache_offset = VramLayout::none;
-    bool const all_cache = std::ranges::all_of(plans, [](ShardPlan const& p) { return p.cache_bytes > 0; });
     for (std::size_t i = 0; i < plans.size(); ++i) {
       CHECK(layouts[i].total_bytes <= plans[i].vram_bytes);
       std::size_t end = 0;
@@ -66,10 +65,9 @@ TEST_CASE("layouts of several plans: no overlap, no more bytes than counted, com
         end = e.end;
       }
       CHECK(end <= layouts[i].total_bytes);
-      if (all_cache) {
-        if (i > 0) CHECK(layouts[i].cache_offset == shared_cache_offset);
-        shared_cache_offset = layouts[i].cache_offset;
-      }
+      CHECK(layouts[i].cache_bytes == plans[i].cache_bytes);
+      if (i > 0) CHECK(layouts[i].cache_offset == shared_cache_offset);
+      shared_cache_offset = layouts[i].cache_offset;
       for (std::size_t s = 0; s < shards.size(); ++s) {
         CHECK((layouts[i].resident[s] != VramLayout::none) == plans[i].shards[s].resident());
         bool const everywhere = std::ranges::all_of(plans, [&](ShardPlan const& p) { return p.shards[s].resident(); });

@@ -88,3 +88,30 @@ TEST_CASE("the head meets one row of a sequence, however long the prompt", "[pla
   AnalyticCost const cost;
   REQUIRE(cost.cost(output, Rows{512, 512, 1}) == cost.cost(output, Rows{1, 512, 1}));
 }
+
+TEST_CASE("of what is attended to, the first positions are in VRAM as far as a share goes, and long contexts count for an eighth",
+          "[plan][cost]") {
+  CHECK(attended_in_vram(0, 0.25, 0) == 0);
+  CHECK(attended_in_vram(1, 0.25, 0) == 1);
+  CHECK(attended_in_vram(0.25, 0.25, 0) == Approx(1 - 0.75 / 8));
+  CHECK(attended_in_vram(0.125, 0.25, 0) == Approx(0.5 - 0.375 / 8));
+  CHECK(attended_in_vram(0.5, 1, 0) == Approx(0.5));
+  CHECK(attended_in_vram(0.5, 0.25, 128) == Approx(7.0 / 8));  // a window is at the end
+  CHECK(attended_in_vram(0.125, 0.25, 128) == 0);
+}
+
+TEST_CASE("many rows bring keys and values from host memory where that is faster, few never do", "[plan][cost]") {
+  PassCost const slow_host{10, 1, 2}, slow_link{3, 1, 20};
+  CHECK(host_attention(slow_host, 1, 512).streams);
+  CHECK(host_attention(slow_host, 1, 512).seconds() == 2);
+  CHECK_FALSE(host_attention(slow_host, 1, 16).streams);
+  CHECK(host_attention(slow_host, 1, 16).seconds() == 12);
+  CHECK_FALSE(host_attention(slow_link, 1, 512).streams);
+  CHECK(host_attention(slow_link, 1, 512).seconds() == 5);
+  // A quarter in VRAM: both at once; brought, one after the other.
+  CHECK(attention_s(slow_link, 0.25, true, 1, 512, true) == Approx(0.75 * 3 + 2));
+  CHECK(attention_s(slow_link, 0.25, false, 1, 512, true) == Approx(0.25 + 2));
+  CHECK(attention_s(slow_host, 0.25, true, 1, 512, true) == Approx(0.25 + 0.75 * 2));
+  CHECK(attention_s(slow_host, 0.25, true, 1, 512, false) == Approx(0.75 * 10 + 2));
+  CHECK(attention_s(slow_host, 1, true, 1, 512, false) == 1);
+}

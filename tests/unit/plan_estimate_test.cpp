@@ -59,6 +59,25 @@ TEST_CASE("on the host, time is the sum of its steps, and the state's attention 
   REQUIRE(c.run().seconds == Approx(60 + 2 * (0.25 + 1 + 0.25)));
 }
 
+TEST_CASE("both devices attend at once to a state in two places, or one brings the other's part behind its own attention",
+          "[plan][estimate]") {
+  Case c{0};
+  c.hardware.hop_latency_s = 0.25;
+  c.plan.state_in_vram.assign(2, 0.5f);
+  REQUIRE(c.run().seconds == Approx(60 + 2 * 1).epsilon(1e-5));  // half of 2 s on the host, half of 1 s on the device with two hops
+  for (Step const& step : c.table.steps) {
+    if (c.table.shard(step.shard).kind != ShardKind::embedding) c.plan.shards[std::size_t(step.shard)] = {Tier::vram, 1, false};
+  }
+  c.costs.states.assign(2, {20, 1, 3});
+  REQUIRE(c.run().seconds == Approx(10 + 0.25 + 5 + 2 * (0.25 + 10 + 0.25)).epsilon(1e-5));
+  c.costs.streams_states = true;
+  REQUIRE(c.run().seconds == Approx(10 + 0.25 + 5 + 2 * (0.25 + 10 + 0.25)).epsilon(1e-5));  // not for one row
+  c.plan.chunk_tokens = c.plan.block_tokens = 32;
+  Estimate const brought = estimate(RingPrefetch{}.schedule(c.plan, c.table), c.plan, c.table, c.costs, c.hardware, Rows{32, 1, 1});
+  REQUIRE(brought.copy_s == Approx(2 * 1.5).epsilon(1e-5));
+  REQUIRE(brought.gpu_s == Approx(5 + 2 * 1).epsilon(1e-5));
+}
+
 TEST_CASE("a hop costs its latency and its bytes", "[plan][estimate]") {
   Case c{0};
   for (Step const& step : c.table.steps) {
@@ -137,6 +156,39 @@ TEST_CASE("resident, fetched and host experts of a layer run at the same time", 
   REQUIRE(e.seconds == Approx(16).epsilon(1e-5));
 }
 
+TEST_CASE("experts of blocks that use whole layers cross behind the layers before, but for what the cache keeps", "[plan][estimate]") {
+  fake::Model const model{fake::small_moe()};
+  ShardTable const table = model.table();
+  ExpertLayers const experts{table.shards};
+  double const bytes = double(experts.bytes), n_layers = double(experts.layers.size());
+  ShardPlan plan;
+  plan.shards.assign(table.shards.size(), {Tier::vram, 1});
+  plan.shards.front() = {};
+  for (std::uint32_t const id : experts.ids) plan.shards[id] = {Tier::pageable, 1, true};
+  plan.state_in_vram.assign(table.states.size(), 1.f);
+  plan.chunk_tokens = plan.block_tokens = 64;
+  plan.cache_bytes = experts.bytes / 2;
+  HardwareProfile hardware = round_machine();
+  hardware.h2d = {{{1, bytes / 80}}};  // 80 s for all of them
+  PassCosts costs;
+  costs.shards.assign(table.shards.size(), {});
+  costs.states.assign(table.states.size(), {});
+  costs.read_bytes.assign(table.shards.size(), 0);
+  for (Step const& step : table.steps) costs.shards[std::size_t(step.shard)] = {100, 1, 100};
+  for (std::uint32_t const id : experts.ids) costs.shards[id] = {100, 0.01, 80 / double(experts.ids.size())};
+  Schedule const schedule = RingPrefetch{}.schedule(plan, table);
+  Estimate const many = estimate(schedule, plan, table, costs, hardware, Rows{64, 64, 1});
+  CHECK(many.copied_bytes == Approx(bytes * (1 - 0.5 * 0.75)).epsilon(0.01));
+  CHECK(many.copy_s == Approx(80 * (1 - 0.5 * 0.75)).epsilon(0.01));
+  CHECK(many.host_s == Approx(100));  // the embedding
+  // The link is idle for what runs before the first layer's experts and after the last's at most.
+  CHECK(many.seconds < 100 + many.copy_s + 4);
+  plan.chunk_tokens = plan.block_tokens = 8;
+  Estimate const few = estimate(schedule, plan, table, costs, hardware, Rows{8, 8, 1});
+  CHECK(few.copy_s == Approx(40).epsilon(0.01));
+  CHECK(few.seconds >= 100 + few.copy_s + 2 * n_layers);  // attention and router of each layer while nothing crosses
+}
+
 TEST_CASE("blocks repeat a pass, chunks repeat its products, experts meet the whole block", "[plan][estimate]") {
   fake::Model const model{fake::small_moe()};
   ShardTable const table = model.table();
@@ -147,8 +199,12 @@ TEST_CASE("blocks repeat a pass, chunks repeat its products, experts meet the wh
   PassCosts const whole = pass_costs(table, rows, 64, 64, shard_cost, state_cost);
   PassCosts const chunked = pass_costs(table, rows, 16, 64, shard_cost, state_cost);
   PassCosts const blocked = pass_costs(table, rows, 16, 16, shard_cost, state_cost);
+  PassCosts const windowed = pass_costs(table, rows, 16, 64, shard_cost, state_cost, 16);
   for (Shard const& s : table.shards) {
     std::size_t const i = std::size_t(s.id);
+    if (s.kind == ShardKind::expert) REQUIRE(windowed.shards[i].gpu_s == Approx(4 * blocked.shards[i].gpu_s));
+    if (s.kind == ShardKind::output) REQUIRE(whole.shards[i] == cost.cost(s, Rows{most_output_rows, 64, 1}));
+    REQUIRE(windowed.shards[i].copy_s == whole.shards[i].copy_s);
     if (s.kind == ShardKind::expert) REQUIRE(chunked.shards[i] == whole.shards[i]);
     if (s.kind == ShardKind::attention) REQUIRE(chunked.shards[i].gpu_s == Approx(4 * cost.cost(s, Rows{16, 64, 1}).gpu_s));
     if (s.kind == ShardKind::attention) REQUIRE(blocked.shards[i].gpu_s == Approx(cost.cost(s, Rows{16, 64, 1}).gpu_s));

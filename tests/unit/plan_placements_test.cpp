@@ -78,8 +78,10 @@ TEST_CASE("seconds_per_byte: what every token reads comes before experts, by ari
   REQUIRE(count(plan, table, ShardKind::attention, resident) == 48);
   REQUIRE(count(plan, table, ShardKind::router, resident) == 48);
   REQUIRE(count(plan, table, ShardKind::output, resident) == 1);
-  REQUIRE(count(plan, table, ShardKind::expert, resident) + count(plan, table, ShardKind::expert, cached) > 0);
-  REQUIRE(count(plan, table, ShardKind::expert, on_host) > 0);
+  // Any expert may be in the cache; of those that are not, link and host each take a share.
+  REQUIRE(count(plan, table, ShardKind::expert, cached) == 48 * 128);
+  REQUIRE(plan.plan.fetched_misses > 0.1f);
+  REQUIRE(plan.plan.fetched_misses < 0.9f);
 }
 
 TEST_CASE("seconds_per_byte: where nothing fits, link and host share a decode step", "[plan][placements]") {

@@ -51,6 +51,17 @@ TEST_CASE("runs of equal placements are written once", "[plan][plan_io]") {
   REQUIRE(text.find("shards pageable:0 vram:1*2 pinned:1:cached\nstates 1*2 0\n") != std::string::npos);
 }
 
+TEST_CASE("rows whose outputs of experts are kept at once are written where they are fewer than a block's", "[plan][plan_io]") {
+  ShardPlan plan;
+  plan.chunk_tokens = 2;
+  plan.block_tokens = 8;
+  REQUIRE(to_text(plan).find("plan chunk 2 block 8\n") == 0);
+  plan.expert_tokens = 2;
+  REQUIRE(to_text(plan).find("plan chunk 2 block 8 experts 2\n") == 0);
+  REQUIRE(parse_plan(to_text(plan)) == plan);
+  REQUIRE(plan_from_json(nlohmann::json::parse(plan_to_json(plan).dump())) == plan);
+}
+
 TEST_CASE("text that is no plan is bad_file with the byte", "[plan][plan_io]") {
   ShardPlan plan;
   plan.shards.resize(3);

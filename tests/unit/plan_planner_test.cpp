@@ -202,3 +202,81 @@ TEST_CASE("plan_tiers keeps states that are fixed already", "[plan][planner]") {
     REQUIRE(t.plan.state_in_vram == fixed);
   }
 }
+
+TEST_CASE("of long contexts a share is in VRAM where all is too much, in whole pages, and no plan is slower for it", "[plan][planner]") {
+  fake::Model const model{fake::small_dense()};
+  AnalyticCost const cost;
+  int const bounds[] = {1, 512}, n_pages = 256;
+  std::size_t weights = 0, states = 0;
+  for (Shard const& s : model.table().shards) weights += s.bytes;
+  for (LayerState const& s : model.table().states) states += s.bytes_per_token * 65536;
+  int n_shared = 0;
+  for (int eighth = 1; eighth <= 8; ++eighth) {
+    std::size_t const vram = weights + std::size_t(eighth) * states / 8;
+    for (std::string_view const name : placement_names) {
+      INFO(name << ' ' << eighth);
+      AnyPlacement const placement = make_placement(name);
+      PlannerInput input{{vram, 0, 0}, {1, 65536, 1}, model, {}, 4096};
+      auto const seconds = [&](std::vector<TierPlan> const& plans) { return 128 * plans[0].estimate.seconds + plans[1].estimate.seconds; };
+      std::vector<TierPlan> const whole = plan_tiers(placement, RingPrefetch{}, cost, cost.hardware, model.table(), input, bounds);
+      input.state_pages = n_pages;
+      std::vector<TierPlan> const plans = plan_tiers(placement, RingPrefetch{}, cost, cost.hardware, model.table(), input, bounds);
+      CHECK(seconds(plans) <= 1.0001 * seconds(whole));
+      for (TierPlan const& t : plans) {
+        check_tier(t, model.table(), vram);
+        std::size_t bytes = 0;
+        for (std::size_t l = 0; l < t.plan.state_in_vram.size(); ++l) {
+          std::int32_t const pages = pages_in_vram(t.plan.state_in_vram[l], n_pages);
+          CHECK(t.plan.state_in_vram[l] == Approx(double(pages) / n_pages));
+          bytes += VramAccount::round_up(model.table().states[l].bytes_per_token * 65536 / std::size_t(n_pages) * std::size_t(pages));
+          n_shared += pages > 0 && pages < n_pages ? 1 : 0;
+        }
+        CHECK(t.plan.state_bytes == bytes);
+      }
+    }
+  }
+  CHECK(n_shared > 0);
+}
+
+TEST_CASE("a block may be larger than what experts' outputs have room for, where all experts come in windows", "[plan][planner]") {
+  fake::Model const model{fake::moe_30b()};
+  ShardTable const table = model.table();
+  AnalyticCost const cost;
+  std::size_t const row = std::size_t(fake::moe_30b().dim) * sizeof(float), budget = 1400 * MiB;
+  auto const scratch = [&](std::int32_t chunk, std::int32_t block) {
+    return 16 * row * std::size_t(chunk) + 40 * row * std::size_t(block);
+  };
+  auto const in_windows = [&](std::int32_t chunk, std::int32_t block) {
+    return 24 * row * std::size_t(chunk) + 2 * row * std::size_t(block);
+  };
+  auto const plan = [&](bool windows, Placements (*place)(PlanRequest const&)) {
+    struct Placement {
+      Placements (*call)(PlanRequest const&);
+      Placements place(PlanRequest const& r) const { return call(r); }
+    };
+    PlannerInput input{{budget, 0, 0}, {8192, 4096, 1}, scratch};
+    input.streams_states = true;
+    if (windows) input.scratch_in_windows = ScratchBytes(in_windows);
+    return plan_tier(Placement{place}, RingPrefetch{}, cost, cost.hardware, table, input);
+  };
+  auto const by_seconds = [](PlanRequest const& r) { return SecondsPerByte{}.place(r); };
+  TierPlan const windowed = plan(true, by_seconds), whole = plan(false, by_seconds);
+  check_tier(windowed, table, budget);
+  CHECK(whole.plan.expert_tokens == 0);
+  REQUIRE(windowed.plan.expert_tokens == windowed.plan.chunk_tokens);
+  CHECK(windowed.plan.block_tokens > whole.plan.block_tokens);
+  CHECK(windowed.estimate.copied_bytes < 0.7 * whole.estimate.copied_bytes);
+  CHECK(windowed.estimate.seconds < whole.estimate.seconds);
+  for (std::size_t i = 0; i < table.shards.size(); ++i) {
+    Placement const& p = windowed.plan.shards[i];
+    if (table.shards[i].kind == ShardKind::expert) REQUIRE((p.cached || p.resident()));
+    if (table.shards[i].kind == ShardKind::router) REQUIRE(p.gpu_rows > 0);
+  }
+  // One expert on the host is enough that there must be room for the outputs of all rows.
+  TierPlan const mixed = plan(true, [](PlanRequest const& r) {
+    Placements out = SecondsPerByte{}.place(r);
+    out.shards[ExpertLayers(r.shards).ids.front()] = {Tier::pageable, 0};
+    return out;
+  });
+  CHECK(mixed.plan.expert_tokens == 0);
+}

@@ -14,6 +14,10 @@ std::vector<int> bounds(int max_tokens) {
 }
 }  // namespace
 
+TEST_CASE("token tiers hold prompts up to 8192 rows at once by themselves", "[plan][token_tiers]") {
+  REQUIRE(DecodePrefillTiers{} == DecodePrefillTiers{8192});
+}
+
 TEST_CASE("token tiers end at the maximum given", "[plan][token_tiers]") {
   REQUIRE(bounds(1) == std::vector<int>{1});
   REQUIRE(bounds(0) == std::vector<int>{1});

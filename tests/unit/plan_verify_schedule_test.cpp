@@ -173,8 +173,8 @@ TEST_CASE("each rule of a plan is named when it is broken", "[plan][verify]") {
   refuses("has no ring");
   plan.cache_bytes -= 256;
   refuses("cannot hold");
-  plan.state_in_vram[0] = 0.5f;
-  refuses("must be 0 or 1");
+  plan.state_in_vram[0] = 1.5f;
+  refuses("must be from 0 to 1");
   plan.chunk_tokens = 0;
   refuses("chunks of 0");
   plan.block_tokens = 5;

@@ -11,10 +11,14 @@
 #include <vector>
 
 #include "tiered/core/function_ref.hpp"
+#include "tiered/engine/load_times.hpp"
 #include "tiered/engine/planning.hpp"
 #include "tiered/engine/policies.hpp"
+#include "tiered/engine/profiling.hpp"
 #include "tiered/engine/sequence.hpp"
+#include "tiered/memory/any_tier.hpp"
 #include "tiered/memory/buffer.hpp"
+#include "tiered/memory/bulk_copy.hpp"
 #include "tiered/memory/pageable.hpp"
 #include "tiered/model/batch.hpp"
 #include "tiered/model/kv_cache.hpp"
@@ -55,6 +59,7 @@ struct EngineStats {
   std::size_t vram_budget_bytes = 0;
   std::size_t host_kv_bytes = 0;
   ExpertCache::Counters experts;
+  LoadTimes load;
 };
 
 namespace detail {
@@ -71,12 +76,14 @@ class EngineCore {
     ShardTable table;
     std::vector<Weight> weights;  ///< the table's, where HostMemory has them
     Side host, device;
-    CopyLane copy;
+    CopyLane copy, kv_copy;  ///< see ExecutorParts
     LaneSet* lanes = nullptr;
     Buffer vram;
     Buffer host_activations;  ///< empty: pageable memory will do
     AnyEviction eviction;
-    bool traces = false, device_reads_host_weights = false;
+    bool traces = false, device_reads_host_weights = false, device_maps_host = false;
+    AnyTier host_kv = PageableTier();  ///< where keys and values go that are not in VRAM
+    BulkCopy* bulk = nullptr;          ///< lives until prepare() is over; null: residents are brought as in any step
   };
   EngineCore(EngineOptions const& options, EnginePlans plans, Parts parts);
   EngineCore(EngineCore const&) = delete;
@@ -86,9 +93,9 @@ class EngineCore {
   EnginePlans const& plans() const { return plans_; }
   CancelToken& cancel_token() { return cancel_; }
   EngineStats stats() const;
-  /// Brings the residents of decode's plan, runs a token and, where all weights are resident, prompts of several lengths, so that kernels
-  /// are loaded; captures decode's step where the device can.
-  void prepare();
+  /// Brings the residents of decode's plan, and runs steps of many widths so that the device's kernels are loaded, with a layer of each
+  /// kind, since more would have to cross the link; captures decode's step where the device can. The cache keeps what that brought.
+  void prepare(LoadTimes* times = nullptr);
   Sequence new_sequence();
   /// `select`: the token tier for a number of rows; `record`: as a TracePolicy's.
   Logits step(Batch const& batch, FunctionRef<std::size_t(int n_rows)> select, FunctionRef<void(Action const&, double, double)> record);
@@ -111,11 +118,15 @@ class EngineCore {
 
  private:
   ExecutorParts executor_parts();
+  void warm_up(PlanImage const& image, std::int32_t n_rows, std::int32_t outputs);
+  void warm_up(std::span<PlanImage const> samples);
+  void warm_up_decode(LoadTimes* times);
+  void start_bulk_copy(std::span<PlanImage const> samples);
   void check(Batch const& batch) const;
   std::size_t next_block(std::span<Row const> rows, PlanImage const& image);
   PlanImage const& image_for(std::size_t token_tier) const;
   void copy_ahead() noexcept;
-  using PageVisitor = FunctionRef<void(std::int32_t layer, std::span<std::span<std::byte> const> runs)>;
+  using PageVisitor = FunctionRef<void(bool on_host, std::span<std::span<std::byte> const> runs)>;
   void each_page(std::int32_t slot, std::int32_t n_tokens, PageVisitor visit) const;
   void copy_and_wait(std::span<CopyPiece const> pieces);
   void report_trace(FunctionRef<void(Action const&, double, double)> record);
@@ -127,6 +138,7 @@ class EngineCore {
   Buffer host_activations_;
   KvCache kv_;
   ExpertCache cache_;
+  ExpertCache::Counters warm_up_counters_;  // of what prepare() ran, which no statistics count
   TraceLog trace_log_;
   CancelToken cancel_;
   Executor executor_;
@@ -153,37 +165,14 @@ class Engine {
  public:
   using MachineType = decltype(P::make_machine(MachineOptions{}));
 
-  /// Plans, then takes the memory.
+  /// Looks up or measures what the machine can do, where it has a device of its own; plans; takes the memory.
   /// Errors  see make_plans(); Errc::out_of_memory where the device has less than the budget, with both numbers.
   Engine(std::shared_ptr<M const> model, EngineOptions const& options, PolicyValues<P> values = {})
-      : Engine(std::move(model), options, std::move(values), P::make_machine(machine_options(options))) {}
+      : Engine(Start(std::move(model), std::move(values)), options) {}
 
   /// With a machine of your own making.
   Engine(std::shared_ptr<M const> model, EngineOptions const& options, PolicyValues<P> values, MachineType machine)
-      : model_(std::move(model)), values_(std::move(values)), machine_(std::move(machine)) {
-    expects(model_ != nullptr, "Engine: there is no model");
-    EngineOptions planned = options;
-    if constexpr (requires { machine_.plan_bytes(); }) {
-      planned.vram_bytes = machine_.plan_bytes();
-    } else {
-      detail::check_device_memory(options.vram_bytes, machine_.device->memory().capacity_bytes());
-    }
-    EnginePlans plans = make_plans<P>(*model_, planned, values_, machine_.host->kernels(), machine_.device->kernels());
-    std::vector<Weight> weights = bring_weights();
-    bool const device_reads = plans.vram_bytes > 0 && register_weights(weights);
-    Buffer vram, host_activations;
-    if (plans.vram_bytes > 0) vram = Buffer(machine_.device->memory(), plans.vram_bytes, weight_alignment);
-    if constexpr (requires { machine_.pinned; })
-      host_activations = Buffer(*machine_.pinned, detail::most_host_bytes(plans, model_->table().shards, device_reads), weight_alignment);
-    if constexpr (requires { machine_.account(plans); }) machine_.account(plans);
-    core_ = std::make_unique<detail::EngineCore>(
-        options, std::move(plans),
-        detail::EngineCore::Parts{ModelRef(*model_), &model_->config(), model_->table(), std::move(weights),
-                                  Side(host_device, *machine_.host), Side(first_gpu, *machine_.device), CopyLane(*machine_.copy),
-                                  machine_.lanes.get(), std::move(vram), std::move(host_activations),
-                                  AnyEviction(std::move(values_.eviction)), traces, device_reads});
-    prepare();
-  }
+      : Engine(Start(std::move(model), std::move(values)), options, std::move(machine)) {}
 
   /// Assigning would end what still works for the old one: end it first.
   Engine(Engine&&) = default;
@@ -191,6 +180,8 @@ class Engine {
 
   M const& model() const { return *model_; }
   EnginePlans const& plans() const { return core_->plans(); }
+  /// What they were estimated with, and where that is from.
+  ProfileResult const& profile() const { return profile_; }
   std::int32_t max_context() const { return plans().max_context; }
   typename P::Trace& trace() { return values_.trace; }
   MachineType& machine() { return machine_; }
@@ -201,6 +192,7 @@ class Engine {
   /// Of everything since the engine was made. Same thread as step().
   EngineStats stats() const {
     EngineStats s = core_->stats();
+    s.load = times_;
     if constexpr (requires { machine_.share->counted_bytes(); }) {
       s.vram_peak_bytes = machine_.share->counted_bytes();  // constant once the engine is made
     } else if constexpr (requires { machine_.device->memory().peak_bytes(); }) {
@@ -229,44 +221,127 @@ class Engine {
 
  private:
   static constexpr bool traces = !std::same_as<typename P::Trace, NullTrace>;
-  static MachineOptions machine_options(EngineOptions const& o) {
-    return {o.vram_bytes, o.n_threads, o.f32_activations, traces, o.isa, o.device, o.vram_excludes_context};
+  /// What is known before there is a machine: a GPU's begins with the weights while the rest of it is made.
+  struct Start {
+    Start(std::shared_ptr<M const> of, PolicyValues<P> given) : model(std::move(of)), values(std::move(given)) {
+      expects(model != nullptr, "Engine: there is no model");
+      LoadTimes::Scope const scope(&times, "weights");
+      ShardTable const table = model->table();
+      weights.assign(table.weights.begin(), table.weights.end());
+      for (Weight& w : weights) {
+        ranges.push_back(values.host_memory.bring({w.data, w.bytes()}));
+        expects(ranges.back().size() == w.bytes(), "HostMemory: bring() returns as many bytes as it got");
+        w.data = ranges.back().data();
+      }
+    }
+    LoadTimes times;
+    std::shared_ptr<M const> model;
+    PolicyValues<P> values;
+    std::vector<Weight> weights;                     ///< the model's, where HostMemory has them
+    std::vector<std::span<std::byte const>> ranges;  ///< their bytes
+  };
+  static MachineOptions machine_options(EngineOptions const& o, Start& start) {
+    MachineOptions m{o.vram_bytes, o.n_threads, o.f32_activations, traces, o.isa, o.device, o.vram_excludes_context, o.n_register_threads};
+    m.sources = start.ranges;
+    m.times = &start.times;
+    return m;
+  }
+
+  Engine(Start&& start, EngineOptions const& options)
+      : Engine(std::move(start), options, P::make_machine(machine_options(options, start))) {}
+  Engine(Start&& start, EngineOptions const& options, MachineType machine)
+      : times_(std::move(start.times)), model_(std::move(start.model)), values_(std::move(start.values)), machine_(std::move(machine)) {
+    profile_ = look_at_machine(options, start);
+    EnginePlans plans = plan(options);
+    bool const device_reads = register_weights(start.ranges, plans.vram_bytes > 0);
+    make_core(options, std::move(plans), std::move(start.weights), device_reads);
+    prepare();
+    if constexpr (requires { machine_.add_times(times_); }) machine_.add_times(times_);
+    times_.finish();
+  }
+
+  ProfileResult look_at_machine(EngineOptions const& options, Start const& start) {
+    LoadTimes::Scope const scope(&times_, "profile");
+    if (measures(machine_, options)) begin_registration(start.ranges);
+    return profile_machine(machine_, *model_, start.weights, options);
+  }
+  EnginePlans plan(EngineOptions options) {
+    LoadTimes::Scope const scope(&times_, "plan");
+    options.hardware = profile_.hardware;
+    if constexpr (requires { machine_.plan_bytes(); }) {
+      options.vram_bytes = machine_.plan_bytes();
+    } else {
+      detail::check_device_memory(options.vram_bytes, machine_.device->memory().capacity_bytes());
+    }
+    return make_plans<P>(*model_, options, values_, machine_.host->kernels(), machine_.device->kernels());
+  }
+  void make_core(EngineOptions const& options, EnginePlans plans, std::vector<Weight> weights, bool device_reads) {
+    LoadTimes::Scope const scope(&times_, "allocate");
+    constexpr bool maps_host = requires { machine_.pinned; };  // such memory has one address for kernels and the host
+    Buffer vram, host_activations;
+    if (plans.vram_bytes > 0) vram = Buffer(machine_.device->memory(), plans.vram_bytes, weight_alignment);
+    if constexpr (maps_host)
+      host_activations = Buffer(*machine_.pinned, detail::most_host_bytes(plans, model_->table().shards, device_reads), weight_alignment);
+    if constexpr (requires { machine_.account(plans); }) machine_.account(plans);
+    bool const uses_device = plans.vram_bytes > 0;
+    EngineOptions known = options;
+    known.hardware = profile_.hardware;
+    core_ = std::make_unique<detail::EngineCore>(
+        known, std::move(plans),
+        detail::EngineCore::Parts{ModelRef(*model_), &model_->config(), model_->table(), std::move(weights),
+                                  Side(host_device, *machine_.host), Side(first_gpu, *machine_.device), CopyLane(*machine_.copy), kv_copy(),
+                                  machine_.lanes.get(), std::move(vram), std::move(host_activations),
+                                  AnyEviction(std::move(values_.eviction)), traces, device_reads, maps_host, host_kv(uses_device),
+                                  bulk_copy()});
+  }
+  CopyLane kv_copy() {
+    if constexpr (requires { machine_.kv_copy; }) return CopyLane(*machine_.kv_copy);
+    return {};
+  }
+  BulkCopy* bulk_copy() {
+    if constexpr (requires { machine_.bulk; }) return machine_.bulk.get();
+    return nullptr;
+  }
+
+  /// Page-locked where the machine has such memory, so that copies cross the link at its rate.
+  AnyTier host_kv(bool uses_device) const {
+    if constexpr (requires { machine_.kv_tier(); }) {
+      if (uses_device) return machine_.kv_tier();
+    }
+    return PageableTier();
   }
 
   /// Makes them readable by copies at full rate, in the background. Whether the device may read embeddings where they are.
-  bool register_weights(std::span<Weight const> weights) {
+  bool register_weights(std::vector<std::span<std::byte const>> const& ranges, bool uses_device) {
     if constexpr (requires { machine_.sources; }) {
-      std::vector<std::span<std::byte const>> ranges;
-      for (Weight const& w : weights) ranges.push_back({w.data, w.bytes()});
-      machine_.register_sources(ranges);
+      if (!uses_device) return machine_.drop_sources(), false;
+      begin_registration(ranges);
       for (Shard const& s : model_->table().shards) {
         if (s.kind == ShardKind::embedding) return machine_.device_reads(ranges[std::size_t(s.weights.begin)]);
       }
     }
     return false;
   }
+  void begin_registration(std::vector<std::span<std::byte const>> const& ranges) {
+    if constexpr (requires { machine_.sources; }) {
+      if (!std::exchange(registered_, true)) machine_.register_sources(ranges);
+    }
+  }
   /// Everything that takes memory of the device behind the arena's back is done once, and measured.
   void prepare() {
     if constexpr (requires { machine_.settle(); }) {
-      core_->prepare();
+      core_->prepare(&times_);
+      LoadTimes::Scope const scope(&times_, "settle");
       machine_.settle();
     }
   }
 
-  std::vector<Weight> bring_weights() {
-    ShardTable const table = model_->table();
-    std::vector<Weight> weights(table.weights.begin(), table.weights.end());
-    for (Weight& w : weights) {
-      std::span<std::byte const> const brought = values_.host_memory.bring({w.data, w.bytes()});
-      expects(brought.size() == w.bytes(), "HostMemory: bring() returns as many bytes as it got");
-      w.data = brought.data();
-    }
-    return weights;
-  }
-
+  LoadTimes times_;
   std::shared_ptr<M const> model_;
   PolicyValues<P> values_;
   MachineType machine_;
+  ProfileResult profile_;
+  bool registered_ = false;
   std::unique_ptr<detail::EngineCore> core_;  // first to go: waits for copies that were issued ahead
 };
 

@@ -1,9 +1,11 @@
 /// Plans of all token tiers for a model and a budget, without reading a weight.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "tiered/core/function_ref.hpp"
@@ -11,6 +13,7 @@
 #include "tiered/model/model.hpp"
 #include "tiered/pipeline/executor.hpp"
 #include "tiered/plan/planner.hpp"
+#include "tiered/profile/hardware_profile.hpp"
 
 namespace tiered {
 
@@ -18,17 +21,23 @@ namespace tiered {
 inline constexpr std::int32_t typical_context = 4096;
 
 struct EngineOptions {
-  std::size_t vram_bytes = 0;                               ///< the budget: never passed
-  std::int32_t max_context = 0;                             ///< of a sequence, in tokens; 0: the smaller of the trained length and 32,768
-  std::int32_t n_sequences = 1;                             ///< at once
-  int n_threads = 0;                                        ///< see MachineOptions
-  HardwareProfile hardware = HardwareProfile::simulated();  ///< what plans are estimated with
+  std::size_t vram_bytes = 0;                              ///< the budget: never passed
+  std::int32_t max_context = 0;                            ///< of a sequence, in tokens; 0: the smaller of the trained length and 32,768
+  std::int32_t n_sequences = 1;                            ///< at once
+  int n_threads = 0;                                       ///< see MachineOptions
+  std::optional<HardwareProfile> hardware = std::nullopt;  ///< what plans are estimated with; nothing: see `profile`
+  ProfileOptions profile = {};                             ///< where figures of this machine come from
   bool f32_activations = false;
+  /// The same text whatever is cached on a GPU: experts that a plan lets it cache are computed there, missing ones fetched first. Slower:
+  /// the host cannot help with them.
+  bool deterministic = false;
   std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best that this machine has
   int device = 0;                         ///< which of several GPUs
   /// vram_bytes does not count what the CUDA context and libraries take: for comparison with engines that do not count it either.
   bool vram_excludes_context = false;
+  int n_register_threads = 0;  ///< of a GPU: that page-lock weights in the background; 0: one for each four cores, 4 at most
   DType kv_type = DType::f16;  ///< of keys and values: f16; q8_0, which takes 53 % of that; or f32, for comparison
+  std::int32_t kv_page_tokens = attention_span;  ///< positions of a page of these: a multiple or a divisor of attention_span
   /// Called after each block of a long step with rows done and in all; must not throw; null: nobody listens.
   void (*progress)(void* context, std::int32_t done, std::int32_t total) = nullptr;
   void* progress_context = nullptr;
@@ -50,7 +59,13 @@ namespace detail {
 void check_device_memory(std::size_t budget_bytes, std::size_t capacity_bytes);
 
 /// What each device has kernels for, asked when plans are made and never during a step.
-Capabilities capabilities_of(KernelTable const& host, KernelTable const& device, DType kv_type);
+Capabilities capabilities_of(KernelTable const& host, KernelTable const& device, DType kv_type, ModelConfig const& config);
+
+/// Without token tiers of more rows than there are positions for, where a smaller one takes these.
+inline std::span<int const> usable_bounds(std::span<int const> bounds, std::int64_t n_positions) {
+  auto const enough = std::ranges::find_if(bounds, [&](int bound) { return bound >= n_positions; });
+  return enough == bounds.end() ? bounds : std::span<int const>(bounds.begin(), enough + 1);
+}
 
 /// make_plans with the model and the policies as functions: scratch that a step takes at most, and plans of all token tiers.
 EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOptions const& options, KernelTable const& host,
@@ -60,21 +75,24 @@ EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOption
 
 }  // namespace detail
 
+/// Estimated with options.hardware, or a made-up machine: profile_machine() in engine/profiling.hpp has figures of this one.
 /// Every type of the model must have kernels on the host, which is where a shard goes that fits nowhere else; a device without
 /// a kernel is not given what needs it.
 /// Errors  Errc::unsupported (a type without kernels), over_budget or precondition (an answer of a policy that cannot be run).
 template <EnginePolicies P, Model M>
 EnginePlans make_plans(M const& model, EngineOptions const& options, PolicyValues<P> const& values, KernelTable const& host,
                        KernelTable const& device) {
+  HardwareProfile const hardware = options.hardware ? *options.hardware : HardwareProfile::simulated();
   typename P::Cost cost = values.cost;
-  if constexpr (requires { cost.hardware = options.hardware; }) cost.hardware = options.hardware;  // one machine for costs and estimates
+  if constexpr (requires { cost.hardware = hardware; }) cost.hardware = hardware;  // one machine for costs and estimates
   if constexpr (requires { cost.capabilities = Capabilities{}; })
-    cost.capabilities = detail::capabilities_of(host, device, options.kv_type);
+    cost.capabilities = detail::capabilities_of(host, device, options.kv_type, model.config());
   auto const measure = [&](ScratchMeter& meter, std::int32_t n_rows, std::int32_t n_outputs) {
     return meter.measure(model, n_rows, n_outputs);
   };
   auto const plan = [&](ShardTable const& table, PlannerInput const& input) {
-    return plan_tiers(values.placement, values.prefetch, cost, options.hardware, table, input, values.token_tiers.bounds());
+    auto const& bounds = values.token_tiers.bounds();
+    return plan_tiers(values.placement, values.prefetch, cost, hardware, table, input, detail::usable_bounds(bounds, input.rows.context));
   };
   return detail::make_plans(model.table(), model.config(), options, host, device, measure, plan);
 }

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
+#include "tiered/engine/load_times.hpp"
 #include "tiered/engine/trace.hpp"
 #include "tiered/io/host_weights.hpp"
 #include "tiered/kernels/cpu/backend.hpp"
@@ -16,7 +18,7 @@
 #include "tiered/plan/cost.hpp"
 #include "tiered/plan/lru.hpp"
 #include "tiered/plan/placement.hpp"
-#include "tiered/plan/placements/attention_first.hpp"
+#include "tiered/plan/placements/seconds_per_byte.hpp"
 #include "tiered/plan/ring_prefetch.hpp"
 #include "tiered/plan/schedule.hpp"
 #include "tiered/plan/token_tiers.hpp"
@@ -39,13 +41,19 @@ namespace tiered {
 /// its members and any of these, for a device whose budget counts more than what plans place (CudaMachine has them all):
 /// | member                       | what the engine does with it                                                        |
 /// |------------------------------|-------------------------------------------------------------------------------------|
+/// | `m.identity()`               | measures the machine for its plans; the device and its driver in one line of text   |
 /// | `m.plan_bytes()`             | plans with so many bytes in place of EngineOptions::vram_bytes                      |
-/// | `m.sources`                  | if there is one: weights are copied from where they lie, and it calls the two below |
+/// | `m.sources`                  | if there is one: weights are copied from where they lie, and it calls these three   |
 /// | `m.register_sources(ranges)` | says where weights lie, before anything is copied from there                        |
+/// | `m.drop_sources()`           | says that nothing is going to be copied                                             |
 /// | `m.device_reads(bytes)`      | asks whether kernels may read these where they are                                  |
 /// | `*m.pinned`                  | takes the host's activations from this MemoryTier                                   |
+/// | `*m.kv_copy`                 | copies keys and values with this CopyEngine, so that they and weights do not queue  |
+/// | `m.kv_tier()`                | takes memory for keys and values that are not in VRAM from this one, an AnyTier     |
 /// | `m.account(plans)`           | says what the device's memory was taken for                                         |
+/// | `*m.bulk`                    | has this BulkCopy bring what stays in VRAM for good, while kernels are loaded       |
 /// | `m.settle()`                 | if there is one: runs and captures steps when it is made, and calls this afterwards |
+/// | `m.add_times(times)`         | asks for what it did in the background                                              |
 /// Derive from a bundle and name the members that are yours.
 template <class P>
 concept EnginePolicies = HostWeights<typename P::HostMemory> && Backend<typename P::HostBackend> && Backend<typename P::DeviceBackend> &&
@@ -62,6 +70,9 @@ struct MachineOptions {
   std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best one
   int device = 0;                         ///< which of several
   bool vram_excludes_context = false;     ///< see EngineOptions
+  int n_register_threads = 0;             ///< see EngineOptions
+  std::span<std::span<std::byte const> const> sources = {};  ///< where the weights lie, that register_sources() is going to be called with
+  LoadTimes* times = nullptr;                                ///< is told what making the machine took
 };
 
 /// The devices of one engine. Lanes outlive backends, backends outlive what is enqueued on them.
@@ -80,7 +91,7 @@ struct CpuPolicies {
   using DeviceBackend = CpuBackend;
   using Copy = MemcpyEngine;
   using Cost = AnalyticCost;
-  using Placement = AttentionFirst;
+  using Placement = SecondsPerByte;
   using Prefetch = RingPrefetch;
   using TokenTiers = DecodePrefillTiers;
   using Eviction = Lru;

@@ -294,7 +294,9 @@ struct RoutedExpertsArgs {
   std::int32_t* slots = nullptr;         ///< room for n_slots
   std::int32_t* counts = nullptr;        ///< room for n_experts + 1
   std::int32_t n_experts = 0;
-  std::int32_t layer = 0;  ///< for messages
+  std::int32_t layer = 0;                               ///< for messages
+  std::int32_t first_expert = 0, end_expert = 1 << 30;  ///< only slots of these experts are computed, others are not touched; with more
+                                                        ///< than fused_rows tokens, and without slot_weights
 
   // Where KernelTable::fused_rows is not 0:
   float const* slot_weights = nullptr;  ///< [n_tokens, n_used], or null. Else sum[t, :] += sum over j of slot_weights[t, j] * (what
@@ -306,6 +308,21 @@ struct RoutedExpertsArgs {
   bool norm = false;
   RouteArgs route{};  ///< with logits: the op routes first. route.ids and route.weights are `ids` and, where not null, `slot_weights`;
                       ///< n_tokens, n_experts and n_used those of the op
+  bool absent_slots = false;  ///< with slot_weights, n_tokens <= fused_rows and gate and up of one type: slots whose id is -1, or whose
+                              ///< expert has null for its matrices, add nothing: they are computed elsewhere
+};
+
+/// Copies small parts, a few KB in all, in one go: between any places that the table's device can address, page-locked host memory
+/// among them where it maps that. Sooner than a copy engine's, and in the queue's own order.
+struct TransferArgs {
+  static constexpr int max_parts = 8;
+  struct Part {
+    void const* from = nullptr;  ///< at a multiple of 4 bytes, as `to`
+    void* to = nullptr;          ///< overlaps no other part
+    std::int32_t bytes = 0;      ///< a multiple of 4
+  };
+  Part parts[max_parts];
+  std::int32_t n_parts = 0;
 };
 
 /// ids[t] = the index of the largest of values[t, :]; of equal ones the least. Not-a-number is less than all numbers.
@@ -322,5 +339,25 @@ struct CombineArgs {
   float* out = nullptr;            ///< [n_tokens, dim]
   std::int32_t n_tokens = 0, n_used = 0, dim = 0;
 };
+
+/// sum[t, :] += weights[t, j] * y[t * n_used + j, :] for the slots of some experts, one after another in ascending order of these; y of
+/// other slots is not read. So ranges of experts that follow each other give the same bits wherever they are cut.
+struct AddSlotsArgs {
+  float const* y = nullptr;           ///< [n_tokens * n_used, dim]
+  float const* weights = nullptr;     ///< [n_tokens, n_used]
+  std::int32_t const* ids = nullptr;  ///< [n_tokens, n_used]; those of a token differ
+  float* sum = nullptr;               ///< [n_tokens, dim]
+  std::int32_t n_tokens = 0, n_used = 0, dim = 0;
+  std::int32_t first_expert = 0, end_expert = 1 << 30;
+};
+
+/// Where the least of ids [n_used] in [first, end) is; -1: there is none.
+TIERED_HD constexpr std::int32_t next_place(std::int32_t const* ids, std::int32_t n_used, std::int32_t first, std::int32_t end) {
+  std::int32_t place = -1;
+  for (std::int32_t j = 0; j < n_used; ++j) {
+    if (ids[j] >= first && ids[j] < end && (place < 0 || ids[j] < ids[place])) place = j;
+  }
+  return place;
+}
 
 }  // namespace tiered

@@ -30,12 +30,14 @@ struct KernelTable {
   Kernel<GatedMatmulArgs> gated_matmul = nullptr;         ///< likewise
   std::int32_t fused_rows = 0;                            ///< up to so many rows fused ops take; 0: there are none
   Kernel<FusedMatmulArgs> fused_matmul = nullptr;         ///< for every type whose matmul is not null
+  std::int32_t fused_dim[n_file_dtypes] = {};             ///< by type of weights: longer rows it does not take; 0: any length
   Kernel<RmsNormArgs> rms_norm = nullptr;
   Kernel<RopeArgs> rope = nullptr;
   Kernel<KvWriteArgs> kv_write[n_file_dtypes] = {};                  ///< by type of keys and values: f16, f32, q8_0
   Kernel<AttentionArgs> attention[n_file_dtypes] = {};               ///< likewise
   Kernel<AttentionInputArgs> attention_input[n_file_dtypes] = {};    ///< likewise; null: norm, rope and kv_write one by one
   Kernel<DecodeAttentionArgs> decode_attention[n_file_dtypes] = {};  ///< likewise; null: attention_input, then attention
+  std::int32_t largest_head = 0;                                     ///< elements of a head in all of these; 0: any
   Kernel<MergeAttentionArgs> merge_attention = nullptr;
   Kernel<GatedArgs> gated = nullptr;
   Kernel<AddArgs> add = nullptr;
@@ -45,10 +47,17 @@ struct KernelTable {
   Kernel<RoutedExpertsArgs> routed_experts =
       nullptr;  ///< null: grouped by who launches `experts`. Without fused_rows, same bits either way
   Kernel<CombineArgs> combine = nullptr;
+  Kernel<AddSlotsArgs> add_slots = nullptr;
   Kernel<ArgmaxArgs> argmax = nullptr;
+  Kernel<TransferArgs> transfer = nullptr;  ///< null: by the copy engine
 
   constexpr bool supports(DType weights) const {
     return std::uint32_t(weights) < n_file_dtypes && matmul[std::uint32_t(weights)] != nullptr;
+  }
+  /// Whether fused_matmul takes n_rows rows of `dim` elements for such weights.
+  constexpr bool fuses(DType weights, std::int32_t n_rows, std::int32_t dim) const {
+    std::int32_t const longest = fused_dim[std::uint32_t(weights)];
+    return n_rows <= fused_rows && (longest == 0 || dim <= longest);
   }
 };
 

@@ -70,6 +70,12 @@ struct LayerState {
   std::int32_t window = 0;          ///< positions that matter, 0: all
 };
 
+/// How many of a state's n_pages are in VRAM, those of the first positions, where `share` of it is: plans count with it, KvCache lays out.
+constexpr std::int32_t pages_in_vram(float share, std::int32_t n_pages) {
+  double const pages = double(share) * double(n_pages) + 0.5;
+  return pages < 1 ? 0 : pages >= double(n_pages) ? n_pages : std::int32_t(pages);
+}
+
 /// One pass over a layer's weights: rows that go through it, positions kept by all sequences together, and how many those are.
 struct Rows {
   std::int32_t n = 1, context = 0, n_sequences = 1;

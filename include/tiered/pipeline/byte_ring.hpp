@@ -11,6 +11,17 @@
 
 namespace tiered {
 
+/// Adds what a copy must come after; of tickets of one lane the last is enough, and each costs a device a wait.
+inline void add_after(std::vector<Ticket>& after, Ticket ticket) {
+  if (ticket.value == 0) return;
+  for (Ticket& t : after) {
+    if (t.lane != ticket.lane) continue;
+    if (t.value < ticket.value) t = ticket;
+    return;
+  }
+  after.push_back(ticket);
+}
+
 /// Ranges move through producer_acquire -> producer_commit -> consumer_wait -> consumer_release, and by nothing else.
 /// The schedule chooses offsets; the ring checks that they never overlap what is live, and says which tickets a new copy must
 /// wait for: the last uses of the bytes it overwrites. Nothing here waits. One thread.
@@ -40,7 +51,7 @@ class ByteRing {
         ranges_[kept++] = r;
         continue;
       }
-      after.push_back(r.ticket);
+      add_after(after, r.ticket);
       if (r.begin < offset) cut.push_back({r.begin, offset, r.ticket, false, 0});
       if (end < r.end) cut.push_back({end, r.end, r.ticket, false, 0});
     }

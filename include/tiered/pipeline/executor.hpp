@@ -17,6 +17,7 @@
 #include "tiered/pipeline/side.hpp"
 #include "tiered/pipeline/step_context.hpp"
 #include "tiered/pipeline/trace_log.hpp"
+#include "tiered/plan/cost.hpp"
 #include "tiered/plan/schedule.hpp"
 
 namespace tiered {
@@ -57,6 +58,9 @@ struct ExecutorParts {
   ModelConfig const* config = nullptr;
   Side host, device;
   CopyLane copy;
+  /// Keys and values, and rows of activations that a step waits for, so that they do not stand behind weights that are copied ahead, nor
+  /// these behind what the device has yet to compute; none: `copy` takes them.
+  CopyLane kv_copy;
   std::byte* vram = nullptr;
   std::byte* host_base = nullptr;  ///< activations of the host, large enough for every plan
   KvCache* kv = nullptr;
@@ -64,10 +68,12 @@ struct ExecutorParts {
   TraceLog* trace = nullptr;
   std::atomic<bool> const* cancelled = nullptr;
   bool device_reads_host_weights = false;  ///< the device's kernels may read table.weights' data: then it looks embeddings up itself
+  bool device_maps_host = false;  ///< the device's kernels may read and write host_base, by the same addresses
   /// Steps of up to so many rows, all of which want logits, are captured, at their first time or by capture(), and launched as one from
   /// then on, where the device can and nothing else takes part in them; 0: none. Each number of rows is a graph of each plan, and a
   /// graph takes memory of the device that no plan counts: more than 1 only where capture() makes them all when loading.
   std::int32_t capture_rows = 1;
+  AnalyticCost attention_cost{};  ///< whether attention of many rows goes to keys and values in host memory, or they come to the device
 };
 
 /// Walks a schedule and enqueues; waits only for routed ids and at the end of a block. After an exception call recover().
@@ -79,6 +85,9 @@ class Executor final : public StepContext {
 
   /// Makes a plan the current one: brings the residents that are not where it has them. Copies are enqueued, nothing computes yet.
   void activate(PlanImage const& image);
+  /// Residents of a plan that the caller brings: what is to be copied where. From here on activate() takes them to be there, and no block
+  /// may need one of them before it is.
+  std::vector<CopyPiece> hand_over(PlanImage const& image, std::span<ShardId const> residents);
   /// One block through all layers; `logits` receives [number of wanting rows, vocab_size].
   /// Errors  of lanes and launches; Errc::cancelled.
   void run_block(std::span<BlockRow const> rows, float* logits);
@@ -93,6 +102,9 @@ class Executor final : public StepContext {
   bool is_capturable(std::int32_t n_rows, std::int32_t n_outputs) const;
   /// Captures steps of n_rows rows of the current plan ahead of the first of them; false where such steps are not captured.
   bool capture(std::int32_t n_rows);
+  /// After a block of at least one row: launches what the device's part of attention takes once contexts pass from its memory into the
+  /// host's, so that it is loaded. Position 0 of slot 0 is overwritten.
+  void load_split_attention();
 
   float const* vector(WeightId id) override;
   void matmul(WeightId id, Activations& x, float* y, float const* bias) override;
@@ -118,7 +130,19 @@ class Executor final : public StepContext {
     GraphRef graph;
   };
 
+  /// Which homes the positions that a chunk sees or adds have.
+  struct Homes {
+    std::int32_t border = 0;  // positions below it are in VRAM
+    bool vram = false, host = false;
+  };
+  /// Scratch for attention in several passes over the context: a running sum and the part to be added.
+  struct StreamedSums {
+    float *parts = nullptr, *log_sum_exp = nullptr;  // [2, n_rows, n_heads, head_dim]; [2, n_rows, n_heads]
+    std::byte* workspace = nullptr;
+  };
+
   bool on_device() const { return side_ == &p_.device; }
+  CopyLane& kv_copy() { return p_.kv_copy ? p_.kv_copy : p_.copy; }
   std::byte* base_of(bool device) const { return device ? p_.vram + image_->vram.scratch_offset : p_.host_base; }
   template <class T>
   T* buffer(bool device, std::size_t offset) const {
@@ -133,6 +157,18 @@ class Executor final : public StepContext {
   bool fused(std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then,
              Activation activation = Activation::silu);
   void prepare_input(AttendRequest const& r, bool kv_here);
+  bool streams_kv(AttendRequest const& r) const;
+  void attend_in(AttendRequest const& r, bool in_vram);
+  void attend_split(AttendRequest const& r);
+  void attend_streamed(AttendRequest const& r);
+  void attend_stretch(AttendRequest const& r, StreamedSums const& sums, Range rows);
+  void bring_pages(std::int32_t layer, std::int32_t slot, Range positions, Range area);
+  void store_streamed(AttendRequest const& r, Range rows, Range area);
+  Homes homes_of(AttendRequest const& r) const;
+  AttentionArgs attention_args(AttendRequest const& r, float const* q, bool device, Range rows) const;
+  void store_kv(AttendRequest const& r, float const* k, float const* v, bool device, Range rows);
+  void store_own(AttendRequest const& r, float const* k, float const* v, bool device);
+  std::byte* stream_page(std::int32_t layer, int kv, std::int32_t page) const;
   AttentionInputArgs input_args(AttendRequest const& r) const;
   bool rows_apart() const;
   void upload_kv_tables();
@@ -143,6 +179,7 @@ class Executor final : public StepContext {
   void check_cancelled(std::int32_t layer) const;
   bool only_device() const;
   bool device_embeds() const;
+  void wait_for_copies();
   void settle();
   void run_captured();
   GraphRef capture_walk();
@@ -186,6 +223,9 @@ class Executor final : public StepContext {
   bool only_device_ = false;    // the current plan's steps, but for the embedding
   bool device_embeds_ = false;  // of the current plan
   bool capturing_ = false;
+  // Of either half of the room that keys and values from host memory go through: its last use by the device, its last copy to the host.
+  Ticket stream_used_[2], stream_saved_[2];
+  Ticket host_kv_written_;  // by the host, in this block
 
   // the current block and step
   std::span<BlockRow const> rows_;

@@ -44,14 +44,37 @@ class ExpertCache {
     Ticket after;  ///< a copy into it must come after this
   };
   /// Room for a shard that is not in the cache, pinned once. Nothing if pinned entries leave no hole large enough: then
-  /// unpin and ask again.
-  std::optional<Room> acquire(ShardId id, std::size_t bytes);
+  /// unpin and ask again. Who went is appended to `evicted`.
+  std::optional<Room> acquire(ShardId id, std::size_t bytes, std::vector<ShardId>* evicted = nullptr);
+
+  /// The same in bytes that are free: no entry goes.
+  std::optional<Room> acquire_free(ShardId id, std::size_t bytes);
+  /// The entry of a shard, or null; nobody is told.
+  Entry* peek(ShardId id) const { return at(id); }
+  /// A use by a pass over all experts, which says nothing about their worth: counted, not told to the policy.
+  void count(bool hit) { ++(hit ? counters_.hits : counters_.misses); }
+
+  struct Loan {
+    std::size_t offset = 0, bytes = 0;
+    Ticket after;  ///< what is copied there must come after this
+  };
+  /// The last `bytes` of the pool, for what only passes: entries there go. Nothing if one of them is pinned, or a part is lent already.
+  std::optional<Loan> lend(std::size_t bytes);
+  /// What overwrites the loan must come after `used`.
+  void take_back(Ticket used);
+  std::size_t lent_bytes() const { return lent_; }
+  std::size_t free_bytes() const { return bytes_ - lent_ - used_; }
+
+  /// Another size, where nobody reads or fills the pool any more: what is not wholly inside goes, pinned or not, and nothing is lent then.
+  void resize(std::size_t bytes);
 
   /// Gives back an entry that is not to stay (not admitted, or its copy failed).
   void drop(ShardId id);
-  /// Forgets all entries; what overwrites the pool must come after `used`.
+  /// Forgets all entries and what was lent; what overwrites the pool must come after `used`.
   void clear(Ticket used);
   std::size_t size() const { return n_entries_; }
+  /// Another number whenever an entry came or went.
+  std::uint64_t version() const { return version_; }
 
  private:
   struct Hole {
@@ -65,12 +88,15 @@ class ExpertCache {
   static Ticket later(Ticket a, Ticket b) { return a.value >= b.value ? a : b; }  // all of the device's one lane
 
   void evict(ShardId id);
+  void add_hole(Hole freed);
+  Room take(std::vector<Hole>::iterator hole, ShardId id, std::size_t bytes);
 
-  std::size_t bytes_ = 0, used_ = 0, n_entries_ = 0;
+  std::size_t bytes_ = 0, used_ = 0, lent_ = 0, n_entries_ = 0;
   AnyEviction policy_;
   std::vector<std::unique_ptr<Entry>> entries_;  // by shard id; null where it is not cached
   std::vector<Hole> holes_;                      // ascending, no two touch
   Counters counters_;
+  std::uint64_t version_ = 0;
 };
 
 }  // namespace tiered

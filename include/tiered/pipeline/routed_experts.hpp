@@ -1,59 +1,31 @@
 /// The routed experts of one layer: which are where, fetching what is missing, both devices computing at once.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tiered/model/exec_context.hpp"
 #include "tiered/model/shard.hpp"
 #include "tiered/pipeline/activations.hpp"
 #include "tiered/pipeline/expert_cache.hpp"
-#include "tiered/pipeline/residency.hpp"
-#include "tiered/pipeline/side.hpp"
-#include "tiered/pipeline/trace_log.hpp"
-#include "tiered/plan/account.hpp"
+#include "tiered/pipeline/expert_flow.hpp"
+#include "tiered/pipeline/few_routed.hpp"
+#include "tiered/pipeline/routed_rows.hpp"
 
 namespace tiered {
 
-/// What the current plan says and where its buffers are; filled by the executor.
-struct ExpertsEnvironment {
-  ShardTable table;
-  ModelConfig const* config = nullptr;
-  Side host, device;
-  CopyLane* copy = nullptr;          ///< the executor's own: it knows the newest copy
-  std::byte* host_base = nullptr;    ///< activations of the host
-  std::byte* device_base = nullptr;  ///< activations of the device; null where the plan does not use it
-  ActivationLayout const* layout = nullptr;
-  ShardPlan const* plan = nullptr;
-  VramLayout const* vram_layout = nullptr;
-  std::byte* vram = nullptr;
-  std::span<Ticket const> resident_ready;  ///< per shard; value 0 where nobody needs to wait
-  ExpertCache* cache = nullptr;
-  TraceLog* trace = nullptr;
-};
-
-/// Rows of one layer after its router, on the device where the hidden rows are.
-struct RoutedRows {
-  std::int32_t layer = 0, n_rows = 0;
-  LayerConfig const* config = nullptr;
-  Activation activation = Activation::silu;
-  DeviceId home;
-  float const* x = nullptr;           ///< [n_rows, dim]
-  RmsNormArgs norm{};                 ///< where norm.x is not null, not yet done: see RoutedExperts::norms
-  std::int32_t const* ids = nullptr;  ///< [n_rows, n_used]
-  float const* weights = nullptr;     ///< [n_rows, n_used]
-  float* hidden = nullptr;            ///< [n_rows, dim]: receives the sum
-  RouteArgs route{};                  ///< with logits: not yet done, ids and weights are still to come; as norm
-};
-
 /// One layer at a time. Waits for the ids only, and not even for them where one op does it all: where all experts of the layer are
-/// computed where its rows are; everything after is enqueued. Results do not depend on who computes an expert:
-/// each slot (row, place) has its own output, and slots are summed in order of place.
+/// computed where its rows are, or come ahead of the ids (ExpertFlow); everything after is enqueued. Results do not depend on who computes
+/// an expert: each slot (row, place) has its own output, and slots are summed in order of place. Where
+/// a block has more rows than there is room for slots of, those are added to the rows window by window, in order of their experts.
 class RoutedExperts {
  public:
-  explicit RoutedExperts(ExpertsEnvironment const& env) : env_(&env) {}
+  explicit RoutedExperts(ExpertsEnvironment const& env) : env_(&env), few_(env), flow_(env) {}
 
   /// For a new plan: `first_experts` per layer. Tells the device where experts are, in layers that have all of them in VRAM; enqueued.
   void prepare(std::span<ShardId const> first_experts);
@@ -77,7 +49,10 @@ class RoutedExperts {
     std::vector<std::int32_t> slots;
     std::vector<ExpertCache::Entry*> pinned;
     std::vector<ShardId> unwanted;  // fetched, not admitted: dropped after use
-    Ticket ready;                   // of the copies that filled its experts
+    std::vector<CopyPiece> pieces;  // not yet submitted, and after what; for whom
+    std::vector<Ticket> after;
+    std::vector<std::pair<ExpertCache::Entry*, ShardId>> fetched;
+    Ticket ready;  // of the copies that filled its experts
   };
 
   bool home_is_device() const { return rows_->home != host_device; }
@@ -95,6 +70,14 @@ class RoutedExperts {
   bool all_at_home() const;
   bool adds_itself() const { return home().kernels().fused_rows > 0; }
   void compute_at_home();
+  /// What becomes of the slots: all are summed later; the op sums them; they are added to the rows at once, in order of experts.
+  enum class Then : std::uint8_t { store, add, add_slots };
+  /// For the slots of all rows, rather than of as many as one launch takes.
+  bool has_room() const { return rows_->n_rows <= env_->layout->expert_rows; }
+  /// All rows; of experts of which `weights` [n_experts] says where they are.
+  void launch_routed(ExpertGroup const* weights, Range experts, Then then);
+  /// Experts that come ahead of the ids: window after window.
+  void compute_flow();
   ExpertGroup const* weights_at_home();
   ExpertsArgs common_args(float const* x, bool on_device) const;
 
@@ -118,7 +101,9 @@ class RoutedExperts {
   void add_whole(Batch& b, Expert const& e, std::byte const* base);
   /// Fetches in batches, so that the first compute while later ones are on the link.
   void compute_fetched();
-  void fetch(Expert const& e, ExpertCache::Room const& room);
+  std::optional<ExpertCache::Room> room_for(Expert const& e, bool stays);
+  void fetch(Batch& b, Expert const& e, ExpertCache::Room const& room);
+  void submit_copies(Batch& b);
   /// Enqueues the batch, unpins its experts, and empties it.
   void launch(Batch& b, bool on_device, float const* x);
   void launch_groups(Batch& b, bool on_device, float const* x);
@@ -134,6 +119,10 @@ class RoutedExperts {
   void combine();
 
   ExpertsEnvironment const* env_;
+  FewRouted few_;
+  ExpertFlow flow_;
+  std::array<Ticket, 4> flowed_{};  // ends of the last layers that came that way
+  std::size_t n_flowed_ = 0;
   RoutedRows const* rows_ = nullptr;
   ShardId first_expert_{};
   std::uint64_t step_ = 0;

@@ -118,6 +118,7 @@ class CopyLane {
   CopyLane() = default;
   template <CopyEngine C>
   explicit CopyLane(C& engine) : engine_(&engine), calls_(&calls_of<C>) {}
+  explicit operator bool() const { return engine_ != nullptr; }
 
   Ticket submit(std::span<CopyPiece const> pieces, std::span<Ticket const> after) { return last_ = calls_->submit(engine_, pieces, after); }
   Ticket submit(CopyPiece piece, Ticket after) { return submit({&piece, 1}, {&after, 1}); }

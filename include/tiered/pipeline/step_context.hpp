@@ -83,11 +83,12 @@ class ScratchMeter final : public StepContext {
   void matmul(WeightId id, Activations& x, float*, float const*) override { in_type_for(table_.weight(id).dtype, x, *kernel_table_); }
   std::int32_t rows_of(WeightId id) const override { return table_.weight(id).rows; }
   void embed(WeightId, float) override {}
-  /// Counted: q, k, v and output once more, where the layer's KV is on another device than the step.
+  /// Counted: q, k, v and output once more, where some of the layer's KV is on another device than the step; instead of these, on the
+  /// step's own device, two parts that become one.
   void attend(AttendRequest const& r) override {
     std::size_t const n = std::size_t(n_rows_), q = std::size_t(r.config->n_heads) * std::size_t(r.config->head_dim) * sizeof(float),
                       kv = std::size_t(r.config->n_kv_heads) * std::size_t(r.config->head_dim) * sizeof(float);
-    for (std::size_t bytes : {n * q, n * q, n * kv, n * kv}) scratch_.take(bytes);
+    for (std::size_t bytes : {n * q, n * q, n * kv, n * kv, 2 * n * std::size_t(r.config->n_heads) * sizeof(float)}) scratch_.take(bytes);
     // The last chunk of a block may be one of few rows, which need more than many.
     scratch_.take(attention_workspace_bytes(std::min(n_rows_, attention_few_rows), r.config->n_heads, r.config->head_dim, max_context_));
   }

@@ -17,8 +17,11 @@ struct ShardPlan {
   std::size_t resident_bytes = 0, state_bytes = 0;  ///< weights at home in VRAM; layer states there
   std::size_t vram_bytes = 0;                       ///< sum of all five; 0 where the device does nothing
   std::size_t shortfall_bytes = 0;                  ///< what is missing to the budget: such a plan cannot run
+  float fetched_misses = 1;                         ///< see Placements
+  bool deterministic = false;                       ///< as in PlanRequest; then misses are fetched
   std::int32_t chunk_tokens = 0;                    ///< rows that go through a step at once: scratch is for these
-  std::int32_t block_tokens = 0;  ///< rows that go through a layer before any goes to the next; a multiple of chunk_tokens
+  std::int32_t block_tokens = 0;   ///< rows that go through a layer before any goes to the next; a multiple of chunk_tokens
+  std::int32_t expert_tokens = 0;  ///< rows of a block whose outputs of experts are kept at once, where these come in windows; 0: all
   bool operator==(ShardPlan const&) const = default;
 };
 
@@ -34,13 +37,13 @@ class VramAccount {
   /// Where states are fixed the answer is what they are, and nothing more is taken.
   bool try_state(std::size_t layer, double share = 1) {
     if (!request_->fixed_state_in_vram.empty()) return double(request_->fixed_state_in_vram[layer]) >= share;
-    return try_bytes(std::size_t(share * double(request_->state_bytes(layer))));
+    return try_bytes(request_->state_bytes(layer, share));
   }
   bool try_bytes(std::size_t bytes) {
     return used_ <= request_->budget.vram_bytes && round_up(bytes) <= free_bytes() && (used_ += round_up(bytes), true);
   }
   void add_bytes(std::size_t bytes) { used_ = sum(used_, round_up(bytes)); }  ///< make_plan: counts what does not fit, too
-  void add_state(std::size_t layer, double share) { add_bytes(std::size_t(share * double(request_->state_bytes(layer)))); }
+  void add_state(std::size_t layer, double share) { add_bytes(request_->state_bytes(layer, share)); }
   /// To whole units of weight_alignment; sizes that no memory has stay as large as can be, here and in sums.
   static constexpr std::size_t round_up(std::size_t bytes) {
     return bytes > most_bytes ? most_bytes : (bytes + weight_alignment - 1) / weight_alignment * weight_alignment;

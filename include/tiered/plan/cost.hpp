@@ -31,6 +31,40 @@ concept CostModel = requires(C const& c, Shard const& shard, LayerState const& s
 /// Probability that at least one of `n` rows uses the shard, were rows routed independently.
 double use_probability(Shard const& shard, std::int32_t n);
 
+/// What of the positions attended to lies in VRAM, where `share` of a state's room does, the first positions, and costs are for the
+/// first `used` of it. Contexts grow: one in `long_contexts` is taken to fill its room.
+inline constexpr double long_contexts = 8;
+constexpr double attended_in_vram(double share, double used, std::int32_t window) {
+  if (share <= 0 || share >= 1) return share <= 0 ? 0 : 1;
+  double const now = share >= used ? 1 : window > 0 ? 0 : share / used, then = window > 0 ? 0 : share;
+  return now + (then - now) / long_contexts;
+}
+
+/// Attention of rows that the device has to keys and values in host memory: where those lie, on the host, or by bringing them through
+/// VRAM behind the device's attention. Few rows never bring what they will want again for the next token.
+struct HostAttention {
+  double on_host_s = 0, streamed_s = 0;
+  bool streams = false;
+  double seconds() const { return streams ? streamed_s : on_host_s; }
+};
+constexpr HostAttention host_attention(PassCost const& state, double hop_s, std::int32_t n_rows) {
+  constexpr std::int32_t most_on_host = 16;
+  HostAttention a{state.host_s + 2 * hop_s, state.copy_s > state.gpu_s ? state.copy_s : state.gpu_s};
+  a.streams = n_rows > most_on_host && a.streamed_s < a.on_host_s;
+  return a;
+}
+
+/// Attention of rows where `in_vram` of what they attend to lies in VRAM, both devices at the same time.
+constexpr double attention_s(PassCost const& state, double in_vram, bool on_device, double hop_s, std::int32_t n_rows, bool streams) {
+  double const on_host = 1 - in_vram, device_s = in_vram > 0 ? in_vram * state.gpu_s + (on_device ? 0 : 2 * hop_s) : 0;
+  if (on_host <= 0) return device_s;
+  PassCost const there{on_host * state.host_s, on_host * state.gpu_s, on_host * state.copy_s};
+  HostAttention const a = host_attention(there, hop_s, n_rows);
+  if (on_device && streams && a.streams) return device_s + a.streamed_s;
+  double const host_s = on_device ? a.on_host_s : there.host_s;
+  return host_s > device_s ? host_s : device_s;
+}
+
 /// Rooflines of a HardwareProfile: a product takes as long as reading its weights or as its arithmetic, whichever is longer.
 struct AnalyticCost {
   HardwareProfile hardware = HardwareProfile::simulated();

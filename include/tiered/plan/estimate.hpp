@@ -16,12 +16,19 @@ namespace tiered {
 struct PassCosts {
   std::vector<PassCost> shards, states;  ///< as in ShardTable
   std::vector<double> read_bytes;        ///< expected bytes of each shard that are read at all
+  double states_used = 1;                ///< the share of all positions that costs of states are for
+  bool streams_states = false;           ///< rows on the device may bring what they attend to: see host_attention()
 };
 
-/// Dense shards are read once per chunk and cross the link once; experts meet all rows of the block at once; of the states, whose
-/// positions are those of all rows, a block has its share.
+/// Rows of a block that plans assume to want logits, or one of each sequence: of a prompt its last does.
+inline constexpr std::int32_t most_output_rows = 16;
+
+/// Dense shards are read once per chunk and cross the link once; the output meets most_output_rows of a block; experts meet all rows of the
+/// block at once, or expert_tokens of them where that is not 0, and cross once; of the states, whose positions are those of all rows, a
+/// block has its share.
 PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_tokens, std::int32_t block_tokens,
-                     FunctionRef<PassCost(Shard const&, Rows)> shard_cost, FunctionRef<PassCost(LayerState const&, Rows)> state_cost);
+                     FunctionRef<PassCost(Shard const&, Rows)> shard_cost, FunctionRef<PassCost(LayerState const&, Rows)> state_cost,
+                     std::int32_t expert_tokens = 0);
 
 struct ActionTime {
   double begin_s = 0, end_s = 0;

@@ -12,7 +12,7 @@ namespace tiered {
 /// | expression         | result            | meaning                                                                       |
 /// |--------------------|-------------------|-------------------------------------------------------------------------------|
 /// | `t.touch(s, step)` | void              | s is used in step number `step`, cached or not                                |
-/// | `t.admit(s)`       | bool              | may s, just fetched, take the place of another                                |
+/// | `t.admit(s)`       | bool              | may s, about to be fetched, take the place of another and stay                |
 /// | `t.insert(s)`      | void              | s is in the cache now                                                         |
 /// | `t.erase(s)`       | void              | s is out                                                                      |
 /// | `t.victim()`       | optional<ShardId> | one that was inserted and not erased; none if there is none; does not erase it |

@@ -29,7 +29,7 @@ class FrequencyDecay {
     entry.log_score = high + std::log2(1 + std::exp2(low - high));
     if (entry.inserted) order_.insert({entry.log_score, s});
   }
-  /// Always: the expert has been fetched already, and is in use.
+  /// Always: the expert is fetched in any case, and is in use.
   bool admit(ShardId) { return true; }
   void insert(ShardId s) {
     grow(s);

@@ -53,12 +53,38 @@ struct MatmulRates {
   bool operator==(MatmulRates const&) const = default;
 };
 
+/// Products with weights of one type and shape, as they were measured. Experts: gate, up [rows, cols] and down [cols, rows] of one
+/// expert together, several of them in one launch; flops_by_rows then counts the rows of each expert.
+struct FormatRates {
+  DType dtype{}, up{}, down{};  ///< of experts those of the three; else the same
+  bool experts = false;
+  std::int32_t rows = 0, cols = 0;
+  MatmulRates rates;
+  double bits() const;  ///< that a weight takes
+  bool is_alike(FormatRates const& other) const {
+    return dtype == other.dtype && up == other.up && down == other.down && experts == other.experts && rows == other.rows &&
+           cols == other.cols;
+  }
+  bool operator==(FormatRates const&) const = default;
+};
+
 struct DeviceRates {
   std::string name;
-  std::array<MatmulRates, n_weight_classes> matmul;  ///< by WeightClass
+  std::array<MatmulRates, n_weight_classes> matmul;  ///< by WeightClass: where nothing of the kind is in `formats`
+  std::vector<FormatRates> formats;                  ///< of a model's own types and shapes; empty: not measured
   double attention_bytes_per_s = 0, attention_flops_per_s = 0;
   double launch_s = 0;  ///< one kernel: launch on a GPU, barrier of the team on the host
   bool operator==(DeviceRates const&) const = default;
+
+  /// Rates for weights of any of the types in `dtypes` (bits as in Shard::dtypes) that take so many bits on average: of what was
+  /// measured in these types the nearest, or else of their class.
+  MatmulRates const& rates_for(std::uint64_t dtypes, double bits, bool experts) const;
+};
+
+/// What is left of rates where the host's products read memory while the link copies to the device, as shares of those alone.
+struct MutualRates {
+  double host_share = 1, h2d_share = 1;
+  bool operator==(MutualRates const&) const = default;
 };
 
 struct HardwareProfile {
@@ -68,6 +94,10 @@ struct HardwareProfile {
   RateCurve h2d, d2h;           ///< bytes, by bytes of one piece, from registered memory
   double copy_latency_s = 0;    ///< of one submitted copy
   double hop_latency_s = 0;     ///< until one device sees what the other has done
+  double event_latency_s = 0;   ///< until the thread that waits sees that a kernel is done; 0: not measured
+  RateCurve both_ways;          ///< copies to and from the device in turn: bytes of both, by bytes of one piece; empty: not measured
+  RateCurve dram_by_threads;    ///< read by the host alone, by number of threads; likewise
+  MutualRates mutual;
   bool operator==(HardwareProfile const&) const = default;
 
   /// A made-up client machine, always the same: 8 cores, 40 GB/s DRAM, a 16 GB/s link, a small GPU.

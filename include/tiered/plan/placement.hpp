@@ -30,9 +30,21 @@ struct PlanRequest {
   /// Share of each layer's state in VRAM as another token tier's plan has it, to be kept; empty: free to choose.
   std::span<float const> fixed_state_in_vram;
   double hop_s = 0;  ///< seconds to move these rows from one device to the other
+  /// Pages that a sequence's state is cut into: shares are in whole ones, see pages_in_vram(). 0: any share.
+  std::int32_t state_pages = 0;
+  double states_used = 1;       ///< share of the context that costs are for
+  bool streams_states = false;  ///< as in PassCosts
+  bool deterministic = false;   ///< who computes an expert must not depend on what is cached
 
   std::size_t state_bytes(std::size_t layer) const {
     return states[layer].bytes_per_token * std::size_t(rows.context) + states[layer].bytes_per_sequence * std::size_t(rows.n_sequences);
+  }
+  /// Of a share of it.
+  std::size_t state_bytes(std::size_t layer, double share) const {
+    std::size_t const all = state_bytes(layer);
+    if (state_pages <= 0) return std::size_t(share * double(all));
+    std::size_t const pages = std::size_t(pages_in_vram(float(share), state_pages));
+    return (all + std::size_t(state_pages) - 1) / std::size_t(state_pages) * pages;
   }
 };
 
@@ -47,8 +59,9 @@ struct Placement {
 
 struct Placements {
   std::vector<Placement> shards;     ///< default: host memory, computed by the host
-  std::vector<float> state_in_vram;  ///< per layer: share of the positions, today 0 or 1
+  std::vector<float> state_in_vram;  ///< per layer: share of the positions, the first ones
   std::size_t cache_bytes = 0;       ///< for cached experts
+  float fetched_misses = 1;          ///< of cached experts that are not in the cache: this share is fetched, the host computes the others
   bool declined = false;             ///< no answer for a ring of this size (nothing would go through it, say); the planner tries others
   explicit Placements(PlanRequest const& r) : shards(r.shards.size()), state_in_vram(r.states.size(), 0.f) {}
 };

@@ -41,10 +41,11 @@ auto read_json(F f) {
 inline nlohmann::json plan_to_json(ShardPlan const& plan) {
   nlohmann::json shards = nlohmann::json::array();
   for (Placement const& p : plan.shards) shards.push_back({{"home", name(p.home)}, {"gpu_rows", p.gpu_rows}, {"cached", p.cached}});
-  return {{"shards", std::move(shards)},       {"state_in_vram", plan.state_in_vram}, {"ring_bytes", plan.ring_bytes},
-          {"cache_bytes", plan.cache_bytes},   {"scratch_bytes", plan.scratch_bytes}, {"resident_bytes", plan.resident_bytes},
-          {"state_bytes", plan.state_bytes},   {"vram_bytes", plan.vram_bytes},       {"shortfall_bytes", plan.shortfall_bytes},
-          {"chunk_tokens", plan.chunk_tokens}, {"block_tokens", plan.block_tokens}};
+  return {{"shards", std::move(shards)},        {"state_in_vram", plan.state_in_vram}, {"ring_bytes", plan.ring_bytes},
+          {"cache_bytes", plan.cache_bytes},    {"scratch_bytes", plan.scratch_bytes}, {"resident_bytes", plan.resident_bytes},
+          {"state_bytes", plan.state_bytes},    {"vram_bytes", plan.vram_bytes},       {"shortfall_bytes", plan.shortfall_bytes},
+          {"chunk_tokens", plan.chunk_tokens},  {"block_tokens", plan.block_tokens},   {"fetched_misses", plan.fetched_misses},
+          {"expert_tokens", plan.expert_tokens}};
 }
 
 /// Errors  bad_file where a field is missing or of another type.
@@ -63,8 +64,10 @@ inline ShardPlan plan_from_json(nlohmann::json const& j) {
     j.at("state_bytes").get_to(plan.state_bytes);
     j.at("vram_bytes").get_to(plan.vram_bytes);
     j.at("shortfall_bytes").get_to(plan.shortfall_bytes);
+    j.at("fetched_misses").get_to(plan.fetched_misses);
     j.at("chunk_tokens").get_to(plan.chunk_tokens);
     j.at("block_tokens").get_to(plan.block_tokens);
+    j.at("expert_tokens").get_to(plan.expert_tokens);
     return plan;
   });
 }

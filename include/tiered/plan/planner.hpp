@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -44,6 +45,12 @@ struct PlannerInput {
   std::span<float const> fixed_state_in_vram = {};  ///< as in PlanRequest
   std::int32_t cost_context = 0;                    ///< positions that costs are for; 0: rows.context
   std::int32_t generated_per_prompt = 128;          ///< what plan_tiers weighs decode against a prompt with
+  std::int32_t state_pages = 0;                     ///< as in PlanRequest
+  bool deterministic = false;                       ///< as in PlanRequest
+  bool streams_states = false;                      ///< many rows can attend to states in host memory by way of VRAM
+  /// Where the device can add the outputs of some experts to the rows before others have run: scratch with outputs of one chunk only,
+  /// for plans whose experts all come in windows (plan/expert_flow.hpp) or are resident.
+  std::optional<ScratchBytes> scratch_in_windows = {};
 };
 
 namespace detail {
@@ -52,8 +59,8 @@ using PlaceRef = FunctionRef<Placements(PlanRequest const&)>;
 using PrefetchRef = FunctionRef<Schedule(ShardPlan const&, ShardTable const&)>;
 using ShardCostRef = FunctionRef<PassCost(Shard const&, Rows)>;
 using StateCostRef = FunctionRef<PassCost(LayerState const&, Rows)>;
-TierPlan plan_tier(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input, PlaceRef place, PrefetchRef prefetch,
-                   ShardCostRef shard_cost, StateCostRef state_cost);
+TierPlan plan_tier(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input, PlaceRef place,
+                   PrefetchRef prefetch, ShardCostRef shard_cost, StateCostRef state_cost);
 
 /// One plan for each bound, by plan(bound, states in VRAM that are fixed).
 std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const& input, std::size_t n_states,

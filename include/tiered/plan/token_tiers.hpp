@@ -23,7 +23,7 @@ concept TokenTierPolicy = requires(T const& c, int n_tokens) {
 /// Decode, a few rows (sequences, drafts), short turns, and prompts: 1, 16, 64, 512, 2048, 8192 ... up to a maximum.
 class DecodePrefillTiers {
  public:
-  explicit DecodePrefillTiers(int max_tokens = 2048) {
+  explicit DecodePrefillTiers(int max_tokens = 8192) {
     bounds_ = {1};
     for (int bound : {16, 64, 512}) {
       if (bound < max_tokens) bounds_.push_back(bound);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,11 +19,12 @@
 namespace tiered {
 
 struct SimCopyOptions {
-  SimTier const* device = nullptr;  ///< whose memory tells the direction of a copy; must outlive the engine; null: not told
+  SimTier const* device = nullptr;            ///< whose memory tells the direction of a copy; must outlive the engine; null: not told
   std::shared_ptr<Faults> faults = nullptr;   ///< one FaultKind::copy for each submit
   std::shared_ptr<SimClock> clock = nullptr;  ///< where copies take virtual time and are recorded; null: neither
   double bytes_per_s = 0;                     ///< 0: a copy takes no virtual time
   double seconds_per_submit = 0;              ///< what a transfer costs whatever its size
+  std::string lane_name = "copy";
 };
 
 /// One transfer as the clock saw it.
@@ -37,7 +39,7 @@ struct SimCopy {
 class SimCopyEngine {
  public:
   explicit SimCopyEngine(std::shared_ptr<LaneSet> lanes, SimCopyOptions options = {})
-      : lanes_(std::move(lanes)), options_(std::move(options)), lane_(lanes_->open("copy")) {}
+      : lanes_(std::move(lanes)), options_(std::move(options)), lane_(lanes_->open(options_.lane_name)) {}
   SimCopyEngine(SimCopyEngine const&) = delete;
   SimCopyEngine& operator=(SimCopyEngine const&) = delete;
   /// Waits for its copies, so that the bytes may go after it.

@@ -13,15 +13,21 @@
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/core/units.hpp"
+#include "tiered/engine/load_times.hpp"
 #include "tiered/engine/planning.hpp"
 #include "tiered/engine/policies.hpp"
+#include "tiered/kernels/cpu/team.hpp"
 #include "tiered/kernels/cuda/backend.hpp"
+#include "tiered/memory/any_tier.hpp"
 #include "tiered/memory/cuda/device.hpp"
 #include "tiered/memory/cuda/ledger.hpp"
 #include "tiered/memory/cuda/pinned.hpp"
 #include "tiered/memory/cuda/registered.hpp"
+#include "tiered/memory/cuda/registered_tier.hpp"
+#include "tiered/memory/cuda/stream_bulk_copy.hpp"
 #include "tiered/memory/cuda/stream_engine.hpp"
 #include "tiered/memory/cuda/vram.hpp"
+#include "tiered/memory/page_toucher.hpp"
 
 namespace tiered {
 
@@ -38,16 +44,43 @@ struct CudaMachine {
   std::unique_ptr<PinnedTier> pinned;  ///< for the host's activations, which cross the link
   std::unique_ptr<CudaBackend> device;
   std::unique_ptr<RegisteredMapping> sources;
-  std::unique_ptr<StreamCopyEngine> copy;
+  std::unique_ptr<StreamCopyEngine> copy, kv_copy;
+  std::unique_ptr<StreamBulkCopy> bulk;  ///< until the engine is ready
+  std::unique_ptr<PageToucher> pages;    ///< likewise
+  int n_register_threads = 1;
+  LoadTimes background;  ///< what bulk and pages did
 
   /// What the budget leaves to a plan: the context, workspaces and the reserve are off already.
   std::size_t plan_bytes() const { return device->memory().capacity_bytes() - device->memory().used_bytes(); }
 
-  /// Weights are going to be copied from these. They are page-locked in the background; copies wait for their piece. Once.
+  /// Which device this is, with what its speed may depend on.
+  std::string identity() const {
+    cudaDeviceProp properties;
+    cuda_check(cudaGetDeviceProperties(&properties, gpu.ordinal), "cudaGetDeviceProperties");
+    std::string uuid;
+    for (char const byte : properties.uuid.bytes) {
+      for (int const shift : {4, 0}) uuid += "0123456789abcdef"[(unsigned(static_cast<unsigned char>(byte)) >> shift) & 15u];
+    }
+    return concat(gpu.text(), ", ", uuid);
+  }
+
+  /// For keys and values in host memory, which cross the link when many rows attend to them.
+  AnyTier kv_tier() const { return RegisteredTier(); }
+
+  /// Weights are going to be copied from these. They are page-locked in the background; copies wait for their piece. The first call counts.
   void register_sources(std::vector<std::span<std::byte const>> const& ranges) {
-    sources = std::make_unique<RegisteredMapping>(gpu, ranges, RegisterOptions{.n_threads = 2});
+    if (sources != nullptr) return;
+    sources = std::make_unique<RegisteredMapping>(gpu, ranges, RegisterOptions{.n_threads = n_register_threads});
     copy->wait_for_registration(sources.get());
+    if (bulk != nullptr) bulk->read_from(sources.get());
     sources->start();
+  }
+  /// Nothing is copied.
+  void drop_sources() {
+    copy->wait_for_registration(nullptr);
+    bulk.reset();
+    pages.reset();
+    sources.reset();
   }
   /// Whether kernels may read these bytes where they are, by the same address.
   bool device_reads(std::span<std::byte const> bytes) {
@@ -56,6 +89,10 @@ struct CudaMachine {
   /// Everything is loaded: charges what the driver took for it.
   /// Errors  Errc::over_budget where that passes the budget, if the driver's figure is of this process alone.
   void settle() {
+    if (bulk != nullptr) background.add("copy", bulk->times());
+    if (pages != nullptr) background.add("touch", pages->times());
+    bulk.reset();
+    pages.reset();
     share->settle(since);
     std::size_t const counted = share->counted_bytes(), budget = share->budget_bytes();
     if (counted > budget && gpu.ledger->source() == VramSource::process) {
@@ -63,6 +100,11 @@ struct CudaMachine {
                                             " bytes are held once kernels and graphs are loaded, ", driver_reserve_bytes,
                                             " of which were set aside for those"));
     }
+  }
+  /// Adds what went on beside the engine's own steps. Pages of a model that is streamed may be locked for some time yet.
+  void add_times(LoadTimes& times) const {
+    times.add(background);
+    if (sources != nullptr) times.add("register", sources->times());
   }
   /// Says in the ledger what the arena is used for.
   void account(EnginePlans const& plans) {
@@ -92,13 +134,30 @@ struct CudaPolicies : CpuPolicies {
   ///         the budget, out_of_memory where the device has not so much left.
   static CudaMachine make_machine(MachineOptions const& o) {
     CudaMachine m;
-    m.gpu = CudaDevice::open(o.device);
+    m.n_register_threads = o.n_register_threads > 0 ? o.n_register_threads : std::clamp(default_thread_count() / 4, 1, 4);
+    if (!o.sources.empty()) m.pages = std::make_unique<PageToucher>(std::vector(o.sources.begin(), o.sources.end()), m.n_register_threads);
+    {
+      LoadTimes::Scope const scope(o.times, "context");
+      m.gpu = CudaDevice::open(o.device);
+    }
+    open_libraries(m, o);
+    // From here on: what the driver takes before would be found or not, as it comes.
+    if (!o.sources.empty()) m.register_sources({o.sources.begin(), o.sources.end()});
+    LoadTimes::Scope const scope(o.times, "map VRAM");
+    m.device->memory().resize(m.device->own_bytes() + m.share->available_bytes() - CudaMachine::driver_reserve_bytes);
+    return m;
+  }
+
+ private:
+  /// All that takes memory of the device behind the arena's back before kernels do, measured.
+  static void open_libraries(CudaMachine& m, MachineOptions const& o) {
+    LoadTimes::Scope const scope(o.times, "libraries");
     m.share = std::make_shared<VramShare>(m.gpu.ledger, VramRules{o.vram_bytes, false, o.vram_excludes_context});
     VramShare::Mark const before = m.share->mark();
     m.lanes = LaneSet::threads();
     if (o.keep_times) m.lanes->keep_times();
-    m.host =
-        std::make_unique<CpuBackend>(m.lanes, CpuOptions{.isa = o.isa, .n_threads = o.n_threads, .f32_activations = o.f32_activations});
+    CpuOptions const host{.isa = o.isa, .n_threads = threads_beside(o.n_threads), .f32_activations = o.f32_activations};
+    m.host = std::make_unique<CpuBackend>(m.lanes, host);
     m.pinned = std::make_unique<PinnedTier>();
     // Workspaces first, and what the libraries take with them; then it is known what the budget leaves.
     CudaBackendOptions const options;
@@ -106,14 +165,21 @@ struct CudaPolicies : CpuPolicies {
     check_room(m, o, own);
     m.device = std::make_unique<CudaBackend>(m.lanes, m.gpu, VramTier(m.gpu, m.share, own), options);
     m.copy = std::make_unique<StreamCopyEngine>(m.lanes, m.gpu.ordinal);
+    // Keys and values in host memory are page-locked, as are activations; but they count as pageable where the driver does not say how
+    // far a registration goes. CUDA promises nothing about priorities of copies.
+    m.kv_copy = std::make_unique<StreamCopyEngine>(m.lanes, m.gpu.ordinal,
+                                                   StreamCopyOptions{.n_staging = 1, .lane_name = "kv copy", .priority = -1});
+    m.bulk = std::make_unique<StreamBulkCopy>(m.gpu.ordinal);
     m.share->settle(before);
     m.since = m.share->mark();
     check_room(m, o, 0);
-    m.device->memory().resize(own + m.share->available_bytes() - CudaMachine::driver_reserve_bytes);
-    return m;
   }
-
- private:
+  /// One of them is whoever calls the engine, and feeds the device while the others compute: a team that waits for a thread without a
+  /// core is slower than a smaller one.
+  static int threads_beside(int n_threads) {
+    int const n = n_threads > 0 ? n_threads : default_thread_count();
+    return n > 2 ? n - 1 : n;
+  }
   static void check_room(CudaMachine const& m, MachineOptions const& o, std::size_t bytes) {
     std::size_t const needed = bytes + CudaMachine::driver_reserve_bytes + VramShare::granularity_bytes, left = m.share->available_bytes();
     if (left < needed) {

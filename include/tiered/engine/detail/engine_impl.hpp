@@ -11,13 +11,15 @@
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
+#include "tiered/engine/detail/bulk_residents.hpp"
+#include "tiered/engine/detail/warm_up.hpp"
 #include "tiered/engine/engine.hpp"
 
 namespace tiered::detail {
 
 /// Whether the device has every weight but the embedding, and all keys and values.
 inline bool is_all_resident(PlanImage const& image, std::span<Shard const> shards) {
-  return std::ranges::all_of(image.plan.state_in_vram, [](float share) { return share > 0; }) &&
+  return std::ranges::all_of(image.plan.state_in_vram, [](float share) { return share == 1; }) &&
          std::ranges::all_of(shards, [&](Shard const& s) {
            return s.kind == ShardKind::embedding || image.vram.resident[std::size_t(s.id)] != VramLayout::none;
          });
@@ -37,12 +39,6 @@ inline std::size_t most_cache_bytes(EnginePlans const& plans) {
   return bytes;
 }
 
-inline std::vector<bool> states_in_vram(EnginePlans const& plans) {
-  std::vector<bool> in_vram;
-  for (float share : plans.images.front().plan.state_in_vram) in_vram.push_back(share > 0);
-  return in_vram;
-}
-
 EngineCore::EngineCore(EngineOptions const& options, EnginePlans plans, Parts parts)
     : options_(options),
       plans_(std::move(plans)),
@@ -50,7 +46,8 @@ EngineCore::EngineCore(EngineOptions const& options, EnginePlans plans, Parts pa
       host_activations_(parts_.host_activations.empty()
                             ? Buffer(host_tier_, most_host_bytes(plans_, parts_.table.shards, false), weight_alignment)
                             : std::move(parts_.host_activations)),
-      kv_(*parts_.config, {plans_.max_context, options.n_sequences, options.kv_type}, states_in_vram(plans_), parts_.vram.data()),
+      kv_(*parts_.config, {plans_.max_context, options.n_sequences, options.kv_type, options.kv_page_tokens},
+          plans_.images.front().plan.state_in_vram, parts_.vram.data(), std::move(parts_.host_kv)),
       cache_(most_cache_bytes(plans_), std::move(parts_.eviction)),
       executor_(parts_.model, executor_parts()) {
   sequences_->slots.resize(std::size_t(options.n_sequences));
@@ -61,45 +58,101 @@ EngineCore::~EngineCore() { executor_.recover(); }
 ExecutorParts EngineCore::executor_parts() {
   ShardTable table = parts_.table;
   table.weights = parts_.weights;
-  return {table,
-          parts_.config,
-          parts_.host,
-          parts_.device,
-          parts_.copy,
-          parts_.vram.data(),
-          host_activations_.data(),
-          &kv_,
-          &cache_,
-          parts_.traces ? &trace_log_ : nullptr,
-          &cancel_.flag(),
-          parts_.device_reads_host_weights};
+  ExecutorParts parts{table,
+                      parts_.config,
+                      parts_.host,
+                      parts_.device,
+                      parts_.copy,
+                      parts_.kv_copy,
+                      parts_.vram.data(),
+                      host_activations_.data(),
+                      &kv_,
+                      &cache_,
+                      parts_.traces ? &trace_log_ : nullptr,
+                      &cancel_.flag(),
+                      parts_.device_reads_host_weights,
+                      parts_.device_maps_host};
+  if (options_.hardware) parts.attention_cost.hardware = *options_.hardware;
+  return parts;
 }
 
-void EngineCore::prepare() {
+/// One step of n rows of a plan, of which the last `outputs` want logits, or one less where such a step would be captured: kernels cannot
+/// be loaded on the way into a graph.
+void EngineCore::warm_up(PlanImage const& image, std::int32_t n_rows, std::int32_t outputs) {
+  executor_.activate(image);
+  if (executor_.is_capturable(n_rows, outputs)) --outputs;
+  block_.clear();
+  for (std::int32_t i = 0; i < n_rows; ++i) block_.push_back({0, i, 0, i >= n_rows - outputs});
+  logits_.resize(std::size_t(std::max(outputs, 1)) * std::size_t(parts_.config->vocab_size));
+  kv_.reserve(0, n_rows);
+  executor_.run_block(block_, logits_.data());
+}
+
+/// Steps of all widths.
+void EngineCore::warm_up(std::span<PlanImage const> samples) {
+  bool const streams =
+      !std::ranges::all_of(plans_.images, [&](PlanImage const& image) { return is_all_resident(image, parts_.table.shards); });
+  std::span<std::int32_t const> const widths = streams ? std::span<std::int32_t const>(streamed_warm_up_rows) : warm_up_rows;
+  std::vector<bool> had_logits(samples.size(), false);
+  std::pair<std::size_t, std::int32_t> last{};
+  for (std::int32_t const width : widths) {
+    std::int32_t const n = std::min(width, plans_.max_context);
+    std::size_t const tier = tier_of(plans_.tiers, n);
+    PlanImage const& image = samples[tier];
+    std::int32_t const n_rows = std::min(n, image.limits.block);
+    if (std::pair const next(tier, n_rows); !image.uses_device || next == std::exchange(last, next)) continue;
+    // The head is run for as many rows as want logits, which of many rows is one.
+    std::int32_t const few = std::min({n_rows, image.limits.chunk, max_outputs_per_run});
+    warm_up(image, n_rows, n_rows <= max_outputs_per_run ? few : had_logits[tier] ? 0 : 1);
+    had_logits[tier] = true;
+  }
+  executor_.load_split_attention();
+}
+
+void EngineCore::warm_up_decode(LoadTimes* times) {
   PlanImage const& decode = plans_.images.front();
-  if (!decode.uses_device) return;
-  PlanImage const& prompt = plans_.images.back();
-  std::vector<float> logits(2 * std::size_t(parts_.config->vocab_size));
-  auto const warm_up = [&](PlanImage const& image, std::int32_t n_rows, bool wants_logits) {
-    n_rows = std::min({n_rows, image.limits.block, plans_.max_context});
-    block_.clear();
-    for (std::int32_t i = 0; i < n_rows; ++i) block_.push_back({0, i, 0, wants_logits && i == n_rows - 1});
-    kv_.reserve(0, n_rows);
-    executor_.activate(image);
-    executor_.run_block(block_, logits.data());
-  };
-  if (is_all_resident(prompt, parts_.table.shards)) {  // else their weights would cross the link for nothing
-    for (std::int32_t const n : {2048, 512, 128, 96, 64, 32}) warm_up(prompt, n, true);
+  {
+    LoadTimes::Scope const scope(times, "decode");
+    executor_.activate(decode);
+    if (!decode.uses_device || !is_all_resident(decode, parts_.table.shards)) return;
+    warm_up(decode, 1, 0);  // all of it: a capture finds out too late what is not loaded
+    if (decode.limits.block > 1) warm_up(decode, 2, 1);
   }
-  // Kernels of few rows come in widths of 16, 8 and 4.
-  auto const few = std::ranges::find_if(plans_.images, [](PlanImage const& image) { return image.limits.block >= attention_few_rows; });
-  if (few != plans_.images.end() && is_all_resident(*few, parts_.table.shards)) {
-    for (std::int32_t const n : {16, 8, 4}) warm_up(*few, n, true);
-  }
-  warm_up(decode, 1, false);  // not one that is captured: kernels cannot be loaded on the way into a graph
-  if (decode.limits.block > 1) warm_up(decode, 2, true);
+  LoadTimes::Scope const scope(times, "capture");
   executor_.capture(1);
+}
+
+/// What stays in VRAM comes in the background, but for the layers of the samples: loading kernels takes as long.
+void EngineCore::start_bulk_copy(std::span<PlanImage const> samples) {
+  if (parts_.bulk == nullptr) return;
+  std::vector<ShardId> const rest = residents_beside(samples, plans_.images, parts_.table.shards);
+  parts_.bulk->start(executor_.hand_over(plans_.images.front(), rest));
+}
+
+void EngineCore::prepare(LoadTimes* times) {
+  if (std::ranges::none_of(plans_.images, &PlanImage::uses_device)) return;
+  struct CancelBulk {  // an error on the way gives VRAM back while it is being copied to
+    BulkCopy*& bulk;
+    ~CancelBulk() {
+      if (bulk != nullptr) bulk->cancel();
+      bulk = nullptr;
+    }
+  } const cancel{parts_.bulk};
+  std::vector<PlanImage> samples;  // an executor knows plans by their addresses
+  for (PlanImage const& image : plans_.images) samples.push_back(sample_of(image, parts_.table, *parts_.config));
+  start_bulk_copy(samples);
+  {
+    LoadTimes::Scope const scope(times, "kernels");
+    warm_up(samples);
+  }
+  if (parts_.bulk != nullptr) {
+    LoadTimes::Scope const scope(times, "rest of copy");
+    parts_.bulk->wait();
+  }
+  warm_up_decode(times);
   kv_.release(0);
+  logits_ = {};
+  warm_up_counters_ = cache_.counters();
   if (!parts_.traces) return;
   trace_log_.clear();  // or the first step's report would begin with all of this
   parts_.lanes->forget_times();
@@ -109,7 +162,8 @@ EngineStats EngineCore::stats() const {
   EngineStats s;
   s.vram_budget_bytes = options_.vram_bytes;
   s.host_kv_bytes = kv_.host_bytes();
-  s.experts = cache_.counters();
+  ExpertCache::Counters const &all = cache_.counters(), &before = warm_up_counters_;
+  s.experts = {all.hits - before.hits, all.misses - before.misses, all.evictions - before.evictions};
   return s;
 }
 

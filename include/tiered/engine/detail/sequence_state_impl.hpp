@@ -70,11 +70,18 @@ void EngineCore::each_page(std::int32_t slot, std::int32_t n_tokens, PageVisitor
     for (int kv = 0; kv < 2; ++kv) {
       for (std::int32_t page = 0; page * kv_page_tokens < n_tokens; ++page) {
         runs.clear();
-        kv_.page_runs(layer, slot, kv, page, std::min(kv_page_tokens, n_tokens - page * kv_page_tokens), runs);
-        visit(layer, runs);
+        Range const positions{page * kv_page_tokens, std::min((page + 1) * kv_page_tokens, n_tokens)};
+        kv_.runs_of(layer, slot, kv, positions, runs);
+        visit(positions.begin >= kv_.vram_tokens(layer), runs);
       }
     }
   }
+}
+
+inline std::size_t bytes_of(std::span<std::span<std::byte> const> runs) {
+  std::size_t bytes = 0;
+  for (std::span<std::byte> const run : runs) bytes += run.size();
+  return bytes;
 }
 
 void EngineCore::copy_and_wait(std::span<CopyPiece const> pieces) {
@@ -95,12 +102,12 @@ void EngineCore::export_kv(Sequence const& sequence, FunctionRef<void(std::span<
   expects(owns(sequence), "the sequence belongs to another engine");
   std::vector<std::byte> staging;
   std::vector<CopyPiece> pieces;
-  auto const export_page = [&](std::int32_t layer, std::span<std::span<std::byte> const> runs) {
-    if (!kv_.in_vram(layer)) {
+  auto const export_page = [&](bool on_host, std::span<std::span<std::byte> const> runs) {
+    if (on_host) {
       for (std::span<std::byte> const run : runs) sink(run);
       return;
     }
-    staging.resize(runs.size() * runs.front().size());
+    staging.resize(bytes_of(runs));
     pieces.clear();
     for (std::byte* to = staging.data(); std::span<std::byte> const run : runs) {
       pieces.push_back({to, run.data(), run.size()});
@@ -126,12 +133,12 @@ void EngineCore::import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRe
   std::vector<CopyPiece> pieces;
   try {
     kv_.reserve(slot, n_tokens);
-    each_page(slot, n_tokens, [&](std::int32_t layer, std::span<std::span<std::byte> const> runs) {
-      if (!kv_.in_vram(layer)) {
+    each_page(slot, n_tokens, [&](bool on_host, std::span<std::span<std::byte> const> runs) {
+      if (on_host) {
         for (std::span<std::byte> const run : runs) source(run);
         return;
       }
-      staging.resize(runs.size() * runs.front().size());
+      staging.resize(bytes_of(runs));
       source(staging);
       pieces.clear();
       for (std::byte const* from = staging.data(); std::span<std::byte> const run : runs) {

@@ -77,6 +77,7 @@ constexpr KernelTable make_kernel_table() {
   table.experts = &enqueue<ExpertsArgs, &experts<products, Kernels>>;
   table.routed_experts = &enqueue<RoutedExpertsArgs, &routed_experts<products, Kernels>>;
   table.combine = &enqueue<CombineArgs, &combine>;
+  table.add_slots = &enqueue<AddSlotsArgs, &add_slots>;
   table.argmax = &enqueue<ArgmaxArgs, &argmax>;
   return table;
 }

@@ -1,7 +1,6 @@
 /// Causal attention over paged keys and values: which kernel takes what. [device-visible]
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -9,39 +8,27 @@
 #include "tiered/kernels/cuda/attention_few.cuh"
 #include "tiered/kernels/cuda/attention_many.cuh"
 #include "tiered/kernels/cuda/attention_plain.cuh"
+#include "tiered/kernels/cuda/few_tuning.hpp"
 #include "tiered/kernels/cuda/kv.cuh"
 
 namespace tiered::cuda {
 namespace detail {
 
-/// Allows a kernel `bytes` of dynamic shared memory, once for each device. 0 or a cudaError_t.
-template <class Kernel>
-int allow_shared(Kernel kernel, int bytes, std::atomic<std::uint64_t>& devices) {
-  int device = 0;
-  if (cudaError_t const status = cudaGetDevice(&device); status != cudaSuccess) return int(status);
-  std::uint64_t const bit = device < 64 ? std::uint64_t{1} << device : 0;
-  if ((devices.load(std::memory_order_relaxed) & bit) != 0) return 0;
-  cudaError_t const status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (status == cudaSuccess) devices.fetch_or(bit, std::memory_order_relaxed);
-  return int(status);
-}
-
 template <class KV, int head_dim>
 int attention_few(FewCall const& call, std::int32_t blocks, CudaQueue const& queue) {
-  static std::atomic<std::uint64_t> allowed{0};
   constexpr int bytes = FewMemory<KV, head_dim>::total_bytes;
-  auto const kernel = attention_few_kernel<KV, head_dim>;
-  if (int const status = allow_shared(kernel, bytes, allowed); status != 0) return status;
+  constexpr auto kernel = &attention_few_kernel<KV, head_dim>;
+  constexpr Carveout carveout = overlap_small_kernels ? Carveout::most_shared : Carveout::chosen;
+  if (int const status = allow_shared_memory<kernel>(bytes, queue, carveout); status != 0) return status;
   dim3 const grid(unsigned(blocks), unsigned(call.n_splits), unsigned(call.attention.n_tokens));
   return launch_kernel(kernel, grid, dim3(FewShape<head_dim>::n_threads), bytes, queue, call);
 }
 
 template <class KV, int head_dim>
 int attention_many(AttentionArgs const& a, CudaQueue const& queue) {
-  static std::atomic<std::uint64_t> allowed{0};
   constexpr int bytes = ManyMemory<KV, head_dim>::total_bytes;
-  auto const kernel = attention_many_kernel<KV, head_dim>;
-  if (int const status = allow_shared(kernel, bytes, allowed); status != 0) return status;
+  constexpr auto kernel = &attention_many_kernel<KV, head_dim>;
+  if (int const status = allow_shared_memory<kernel>(bytes, queue); status != 0) return status;
   dim3 const grid(unsigned(a.n_heads), unsigned(ceil_div(a.n_tokens, ManyShape<head_dim>::rows)));
   std::int64_t const n = std::int64_t(grid.x) * grid.y;
   std::int32_t const turn = n <= 2 * queue.n_multiprocessors ? queue.n_multiprocessors : std::numeric_limits<std::int32_t>::max();
@@ -92,9 +79,8 @@ int attention_any(AttentionArgs const& a, CudaQueue const& queue) {
 }  // namespace detail
 
 /// AttentionArgs; KV: F16, Q8_0 or F32. head_dim <= largest_head. A row's result depends on its own position and KV, and, for few rows,
-/// on how many rows the call has and its max_position, which decide how contexts are cut; not on other rows. Many rows: queries times scale
-/// and the weights of values are rounded to binary16, sums are f32; a value that overflowed binary16 in the cache spoils rows of its call
-/// that are up to a tile before it.
+/// on how many rows the call has and its max_position, which decide how contexts are cut; not on other rows, nor on positions that it does
+/// not see, whatever is there. Many rows: queries times scale and the weights of values are rounded to binary16, sums are f32.
 /// Returns   0 or a cudaError_t.
 template <class KV>
 int attention(AttentionArgs const& a, Queue queue) {

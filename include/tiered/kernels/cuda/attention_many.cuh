@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "tiered/kernels/cuda/attention_plain.cuh"
 #include "tiered/kernels/cuda/attention_tile.cuh"
 
 namespace tiered::cuda {
@@ -222,7 +223,8 @@ struct ManyWarp {
     wait_copies<0>();
   }
 
-  /// Rows [first, first + n_rows) of the call.
+  /// Rows [first, first + n_rows) of the call. One that came out not finite is computed again by itself: a value that is not finite reaches
+  /// rows that do not see it, as 0 times infinity.
   __device__ __forceinline__ void store(AttentionArgs const& a, std::int32_t first, int n_rows, int head) const {
     int const thread = thread_again(), first_row = first_row_of(thread), lane = thread % warp_size;
 #pragma unroll
@@ -231,14 +233,26 @@ struct ManyWarp {
       for (int half = 0; half < 2; ++half) {
         int const row = first_row + t * 16 + half * 8 + lane / 4;
         Softmax const softmax{max[t][half], quad_sum(sum[t][half])};
-        if (row >= n_rows) continue;
-        std::int64_t const query = std::int64_t(first + row) * a.n_heads + head;
-        if (lane % 4 == 0 && a.log_sum_exp != nullptr) a.log_sum_exp[query] = softmax.log_sum_exp();
-        float const inverse = softmax.inverse();
-        float* const to = a.out + query * head_dim + lane % 4 * 2;
+        float zero = 0;  // or not a number
+        if (row < n_rows) {
+          std::int64_t const query = std::int64_t(first + row) * a.n_heads + head;
+          if (lane % 4 == 0 && a.log_sum_exp != nullptr) a.log_sum_exp[query] = softmax.log_sum_exp();
+          float const inverse = softmax.inverse();
+          float* const to = a.out + query * head_dim + lane % 4 * 2;
 #pragma unroll
-        for (int i = 0; i < head_dim / 8; ++i)
-          *reinterpret_cast<float2*>(to + i * 8) = {sums[t][i][half * 2] * inverse, sums[t][i][half * 2 + 1] * inverse};
+          for (int i = 0; i < head_dim / 8; ++i) {
+            float2 const value{sums[t][i][half * 2] * inverse, sums[t][i][half * 2 + 1] * inverse};
+            *reinterpret_cast<float2*>(to + i * 8) = value;
+            zero = fmaf(0.0f, value.x, fmaf(0.0f, value.y, zero));
+          }
+        }
+        zero = quad_sum(zero);
+        unsigned odd = __ballot_sync(0xffffffffu, lane % 4 == 0 && zero != 0);
+        for (; odd != 0; odd &= odd - 1) {
+          __syncwarp();  // what other lanes stored is overwritten
+          std::int32_t const again = first + first_row + t * 16 + half * 8 + (__ffs(int(odd)) - 1) / 4;
+          attend_alone<KV, ceil_div(head_dim, warp_size)>(a, again, head, lane);
+        }
       }
     }
   }

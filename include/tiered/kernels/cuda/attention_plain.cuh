@@ -71,6 +71,43 @@ struct PlainQuery {
   }
 };
 
+/// Where a KV head's vector of position p lies.
+template <class KV>
+struct PlainVectors {
+  std::int64_t head_rows;  ///< of a page before the KV head
+  std::int64_t bytes;      ///< of a vector
+  std::int32_t page_tokens;
+
+  __device__ __forceinline__ PlainVectors(AttentionArgs const& a, std::int32_t head)
+      : head_rows(std::int64_t(head) * a.n_kv_heads / a.n_heads * a.page_tokens),
+        bytes(std::int64_t(kv_row_bytes(KV::dtype, a.head_dim))),
+        page_tokens(a.page_tokens) {}
+  __device__ __forceinline__ std::byte const* operator()(std::byte* const* pages, std::int32_t p) const {
+    return pages[p / page_tokens] + (head_rows + p % page_tokens) * bytes;
+  }
+};
+
+/// One row and head by one warp: a.out alone.
+template <class KV, int per_lane>
+__device__ __forceinline__ void attend_alone(AttentionArgs const& a, std::int32_t row, std::int32_t head, int lane) {
+  KvRow const at = a.rows[row];
+  Range const seen = visible_to(a, at.position);
+  KvTable const table = a.tables[at.table];
+  PlainVectors<KV> const vectors(a, head);
+  std::int64_t const query = std::int64_t(row) * a.n_heads + head;
+  PlainQuery<KV, per_lane> mine;
+  mine.load(a, query, lane);
+#pragma unroll 1
+  for (std::int32_t p = seen.begin; p < seen.end; p += plain_positions)
+    mine.attend(a, table, {p, min_of(p + plain_positions, seen.end)}, lane, vectors);
+  float const inverse = mine.softmax.inverse();
+#pragma unroll
+  for (int i = 0; i < per_lane; ++i) {
+    std::int32_t const d = lane + i * warp_size;
+    if (d < a.head_dim) a.out[query * a.head_dim + d] = mine.sums[i] * inverse;
+  }
+}
+
 /// Blocks (rows, heads, splits): the warps take turns at four positions each, then their sums are added.
 template <class KV, int per_lane>
 __global__ void __launch_bounds__(plain_warps* warp_size) attention_plain_kernel(AttentionArgs a, std::int32_t n_splits) {
@@ -86,11 +123,7 @@ __global__ void __launch_bounds__(plain_warps* warp_size) attention_plain_kernel
   if (part.begin >= part.end && n_splits > 1) return;
 
   KvTable const table = a.tables[row.table];
-  auto const kv_head = std::int32_t(std::int64_t(blockIdx.y) * a.n_kv_heads / a.n_heads);
-  std::size_t const bytes = kv_row_bytes(KV::dtype, a.head_dim);
-  auto const vector = [&](std::byte* const* pages, std::int32_t p) -> std::byte const* {
-    return pages[p / a.page_tokens] + (std::size_t(kv_head) * std::size_t(a.page_tokens) + std::size_t(p % a.page_tokens)) * bytes;
-  };
+  PlainVectors<KV> const vector(a, std::int32_t(blockIdx.y));
   PlainQuery<KV, per_lane> mine;
   mine.load(a, query, lane);
   std::int32_t const first = part.begin / plain_positions * plain_positions;

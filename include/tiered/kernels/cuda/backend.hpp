@@ -17,6 +17,7 @@
 #include "tiered/core/units.hpp"
 #include "tiered/kernels/backend.hpp"
 #include "tiered/kernels/cuda/queue.hpp"
+#include "tiered/kernels/cuda/status.hpp"
 #include "tiered/kernels/cuda/table.hpp"
 #include "tiered/memory/buffer.hpp"
 #include "tiered/memory/cuda/check.hpp"
@@ -62,8 +63,8 @@ class CudaBackend {
   CudaBackend(CudaBackend&&) = default;
   CudaBackend& operator=(CudaBackend&&) = default;
 
-  KernelTable const& kernels() const { return cuda_kernels(); }
-  Queue queue() const { return {&state_->queue, &status_text}; }
+  KernelTable const& kernels() const { return state_->kernels; }
+  Queue queue() const { return {&state_->queue, &kernel_status_text}; }
   Memory& memory() { return state_->memory; }
   Memory const& memory() const { return state_->memory; }
   void wait_for(Ticket ticket) { state_->stream.wait_for(ticket); }
@@ -119,9 +120,6 @@ class CudaBackend {
     cuda_check(cudaGraphLaunch(graph.exec_.get(), state_->stream.stream()), "cudaGraphLaunch");
   }
 
-  /// Of what the table's kernels return.
-  static char const* status_text(int status) { return cudaGetErrorString(cudaError_t(status)); }
-
  private:
   struct CublasDestroy {
     void operator()(cublasHandle_t handle) const { static_cast<void>(cublasDestroy(handle)); }
@@ -137,7 +135,8 @@ class CudaBackend {
         : memory(std::move(given)),
           workspace(memory, options.workspace_bytes, 256),
           cublas_workspace(memory, options.cublas_workspace_bytes, 256),
-          stream(std::move(lanes), device.ordinal, options.lane_name) {
+          stream(std::move(lanes), device.ordinal, options.lane_name),
+          kernels(cuda_kernels(device.capability)) {
       expects(options.workspace_bytes >= cuda_workspace_bytes + cuda_counter_bytes,
               "CudaBackendOptions: workspace_bytes is less than kernels use");
       memory.share().move(VramUse::other, VramUse::workspaces, workspace.bytes() + cublas_workspace.bytes());
@@ -153,6 +152,7 @@ class CudaBackend {
       cuda_check(cudaMemsetAsync(queue.counters, 0, cuda_counter_bytes, queue.stream), "cudaMemsetAsync");
       queue.workspace = workspace.data() + cuda_counter_bytes;
       queue.workspace_bytes = options.workspace_bytes - cuda_counter_bytes;
+      queue.device = device.ordinal;
       queue.n_multiprocessors = device.n_multiprocessors;
       queue.capability = device.capability;
     }
@@ -169,6 +169,7 @@ class CudaBackend {
     StreamLane stream;
     std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, CublasDestroy> cublas;
     CudaQueue queue;
+    KernelTable const kernels;
   };
   std::unique_ptr<State> state_;
 };

@@ -8,6 +8,7 @@
 
 #include "tiered/kernels/cuda/gemm_tuning.hpp"
 #include "tiered/kernels/cuda/launch.cuh"
+#include "tiered/kernels/cuda/status.hpp"
 #include "tiered/kernels/cuda/tile_decode.cuh"
 #include "tiered/kernels/cuda/tile_decode_k.cuh"
 #include "tiered/kernels/cuda/tile_rows.cuh"
@@ -73,7 +74,7 @@ inline int cublas_product(cudaDataType_t type, void const* w, std::int64_t w_str
   cublasStatus_t const status = cublasGemmEx(queue.cublas, CUBLAS_OP_T, CUBLAS_OP_N, rows, a.n_rows, a.dim, &one, w, type, int(w_stride),
                                              a.x, type, int(act_row_elems(std::uint64_t(a.dim))), &zero, y, CUDA_R_32F, int(a.y_stride),
                                              CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-  return status == CUBLAS_STATUS_SUCCESS ? 0 : int(cudaErrorUnknown);
+  return kernel_status(status);
 }
 
 /// Rows of weights that are decoded at a time: as many as the workspace holds, in equal ranges.

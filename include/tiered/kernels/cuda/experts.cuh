@@ -1,6 +1,6 @@
 /// Experts of a mixture: few rows straight from the ids, many rows grouped by expert. [device-visible]
 ///
-/// Which way is taken depends on the number of tokens and on the types alone, so that a slot's result does not depend on the grouping.
+/// Which way is taken depends on the number of tokens, on shapes and types alone, so that a slot's result does not depend on the grouping.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,18 @@ inline ExpertKernels expert_kernels(ExpertsArgs const& a) {
 }
 inline bool complete(ExpertKernels const& k) { return k.gate != nullptr && k.up != nullptr && k.down != nullptr; }
 
-inline bool takes_few(ExpertsArgs const& a) { return a.n_tokens <= fused_rows && a.gate_type == a.up_type; }
+/// Hidden rows of all slots of the few tokens, whichever are in the list: so they are not in the op's workspace, whose size follows the
+/// list.
+inline std::size_t few_hidden_bytes(ExpertsArgs const& a) {
+  return std::size_t(a.n_tokens) * std::size_t(a.n_used) * std::size_t(a.hidden_dim) * sizeof(float);
+}
+
+/// Few tokens, one type of gate and up, and room: for rows in shared memory, for hidden rows in the queue's workspace.
+inline bool takes_few(ExpertsArgs const& a, ExpertKernels const& k, CudaQueue const& queue) {
+  int const shared_bytes = shared_bytes_limit(queue.capability);
+  return a.n_tokens <= fused_rows && a.gate_type == a.up_type && a.dim <= k.gate->longest_few_row(shared_bytes) &&
+         a.hidden_dim <= k.down->longest_few_row(shared_bytes) && few_hidden_bytes(a) <= queue.workspace_bytes;
+}
 
 /// How ExpertsArgs::workspace is divided where rows are many.
 struct ExpertsRoom {
@@ -140,12 +151,6 @@ inline FewDownArgs few_down_args(ExpertsArgs const& a, SlotList const& list, flo
   return few;
 }
 
-/// Room for rows of all slots of the few tokens, whichever are in the list; so it is not the op's workspace, whose size follows the list.
-inline float* few_hidden(ExpertsArgs const& a, CudaQueue const& queue) {
-  std::size_t const bytes = std::size_t(a.n_tokens) * std::size_t(a.n_used) * std::size_t(a.hidden_dim) * sizeof(float);
-  return bytes <= queue.workspace_bytes ? reinterpret_cast<float*>(queue.workspace) : nullptr;
-}
-
 inline int few_routed(RoutedExpertsArgs const& a, ExpertKernels const& k, Queue queue) {
   SlotList list;
   list.ids = a.ids;
@@ -178,9 +183,8 @@ inline int experts(ExpertsArgs const& a, Queue queue) {
   if (a.n_slots == 0 || a.n_groups == 0 || a.n_tokens == 0) return 0;
   detail::ExpertKernels const kernels = detail::expert_kernels(a);
   if (!detail::complete(kernels)) return int(cudaErrorInvalidValue);
-  if (detail::takes_few(a)) {
-    float* const h = detail::few_hidden(a, native(queue));
-    if (h == nullptr) return int(cudaErrorInvalidValue);
+  if (detail::takes_few(a, kernels, native(queue))) {
+    auto* const h = reinterpret_cast<float*>(native(queue).workspace);
     SlotList list;
     list.groups = a.groups;
     list.slots = a.slots;
@@ -203,12 +207,12 @@ inline int routed_experts(RoutedExpertsArgs const& a, Queue queue) {
   if (a.experts.n_slots == 0) return 0;
   detail::ExpertKernels const kernels = detail::expert_kernels(a.experts);
   if (!detail::complete(kernels) || a.n_experts < 1) return int(cudaErrorInvalidValue);
-  if (detail::takes_few(a.experts)) return detail::few_routed(a, kernels, queue);
+  if (detail::takes_few(a.experts, kernels, native(queue))) return detail::few_routed(a, kernels, queue);
   if (a.route.logits != nullptr) {
     if (int const status = route(a.route, queue); status != 0) return status;
   }
   float const* x = a.experts.x;
-  if (a.norm) {  // few rows of two types: y is free until `down` writes all of it
+  if (a.norm) {  // few rows that do not go the few rows' way: y is free until `down` writes all of it
     RmsNormArgs const norm{x, a.norm_weight, a.experts.y, a.experts.n_tokens, a.experts.dim, a.eps};
     if (int const status = rms_norm(norm, queue); status != 0) return status;
     x = a.experts.y;

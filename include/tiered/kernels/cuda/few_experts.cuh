@@ -29,7 +29,8 @@ struct FewSlot {
 /// By ids: slot `place`.
 __device__ inline FewSlot slot_by_id(SlotList const& list, int place) {
   int const id = place < list.n_slots ? list.ids[place] : -1;
-  return unsigned(id) >= unsigned(list.n_experts) ? FewSlot{-1, nullptr} : FewSlot{place, list.weights + id};
+  if (unsigned(id) >= unsigned(list.n_experts) || list.weights[id].gate == nullptr) return FewSlot{-1, nullptr};
+  return FewSlot{place, list.weights + id};
 }
 /// By groups: the place-th slot of all groups together, for every lane of the warp, which looks at 32 groups at a time.
 __device__ inline FewSlot slot_by_group(SlotList const& list, int place, int n_slots) {
@@ -130,6 +131,7 @@ class DownProducts {
   static constexpr int stage_bytes = (Chunk::bytes(slice_chunks) + 30) / 16 * 16;
   static constexpr int n_stages = few_ring_bytes / stage_bytes > 2 ? few_ring_bytes / stage_bytes : 2;
   static constexpr int ring_bytes = n_stages * stage_bytes;
+  static_assert(ring_bytes <= few_most_ring_bytes<F>);
 
   TIERED_HD static constexpr int segment_stride(int row_bytes) { return (row_bytes + 30) / 16 * 16; }
 
@@ -295,9 +297,9 @@ int few_gate_up(FewGateUpArgs const& a, Queue q) {
     if (int const status = route(a.route, q); status != 0) return status;
   }
   std::int64_t const rows_bytes = few_rows_bytes<F>(a.dim, 1);
-  int const n_warps = detail::few_warps_beside(rows_bytes, Products::ring_bytes);
+  int const n_warps = detail::few_warps_beside(rows_bytes, Products::ring_bytes, queue);
   if (n_warps == 0) return int(cudaErrorInvalidConfiguration);
-  if (int const status = detail::allow_shared_memory<kernel>(); status != 0) return status;
+  if (int const status = detail::allow_few_shared<kernel>(queue); status != 0) return status;
   int const blocks = detail::few_blocks_per_group(a.list.n_slots, a.hidden_dim, queue, few_warps / n_warps);
   int const n_slices = ceil_div(few_chunks<F>(a.dim), FewChunk<F>::stage_chunks);
   int split = 1;
@@ -318,13 +320,13 @@ int few_down(FewDownArgs const& a, Queue q) {
   if (n_groups == 0 || n_used == 0 || a.dim == 0) return 0;
   if (detail::OneRowLaunch const launch = detail::one_row_down<F>(a, queue); launch.done) return launch.status;
   int at_once = min_of(n_used, few_max_slots);
-  while (at_once > 1 && detail::few_warps_beside(few_rows_bytes<F>(a.hidden_dim, at_once), Products::ring_bytes) < few_warps / 4) {
+  while (at_once > 1 && detail::few_warps_beside(few_rows_bytes<F>(a.hidden_dim, at_once), Products::ring_bytes, queue) < few_warps / 4) {
     at_once = ceil_div(at_once, 2);
   }
   std::int64_t const rows_bytes = few_rows_bytes<F>(a.hidden_dim, at_once);
-  int const n_warps = detail::few_warps_beside(rows_bytes, Products::ring_bytes);
+  int const n_warps = detail::few_warps_beside(rows_bytes, Products::ring_bytes, queue);
   if (n_warps == 0) return int(cudaErrorInvalidConfiguration);
-  if (int const status = detail::allow_shared_memory<kernel>(); status != 0) return status;
+  if (int const status = detail::allow_few_shared<kernel>(queue); status != 0) return status;
   int const chunks = few_chunks<F>(a.hidden_dim), blocks = detail::few_blocks_per_group(n_groups, a.dim, queue, few_warps / n_warps);
   detail::DownShape shape{0, at_once, 1, ceil_div(chunks, Products::slice_chunks), std::int32_t(rows_bytes)};
   int const fit = Products::stage_bytes / Products::segment_stride(a.hidden_dim / F::block_elems * F::block_bytes);

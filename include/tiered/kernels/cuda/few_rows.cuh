@@ -49,6 +49,13 @@ TIERED_HD constexpr std::int64_t few_rows_bytes(std::int64_t dim, int n_rows) {
   return n_rows * (((dim + FewChunk<F>::elems - 1) / FewChunk<F>::elems * FewChunk<F>::row_bytes + 15) / 16 * 16);
 }
 
+/// FormatKernels::longest_few_row: beside such a row one warp has room for its ring.
+template <class F>
+std::int32_t longest_few_row(int shared_bytes) {
+  std::int64_t const row_bytes = (few_dynamic_bytes(shared_bytes) - few_most_ring_bytes<F>) / 16 * 16;
+  return std::int32_t(row_bytes / FewChunk<F>::row_bytes * FewChunk<F>::elems / 32 * 32);
+}
+
 /// Floats of shared memory that read_rows() needs.
 inline constexpr int few_rows_scratch = few_warps * 16 + 16;
 

@@ -222,6 +222,7 @@ class FewProducts {
   static constexpr int stages_of_ring = few_ring_bytes / stage_bytes;
   static constexpr int n_stages = stages_of_ring > few_max_stages ? few_max_stages : stages_of_ring < 2 ? 2 : stages_of_ring;
   static constexpr int ring_bytes = n_stages * stage_bytes;
+  static_assert(ring_bytes <= few_most_ring_bytes<F>);
 
   /// Units [begin, end) of the block, rows of weights of dim elements; ring: of this warp.
   __device__ FewProducts(Job const& job, int begin, int end, int dim, int split, Alignment alignment, unsigned char* ring)
@@ -412,33 +413,17 @@ __device__ __forceinline__ int part_begin(int total, unsigned i, unsigned n) {
   return int(i * each + (i < rest ? i : rest));
 }
 
-/// Shared memory that a block of this device may have.
-inline int few_shared_limit() {
-  static int const limit = [] {
-    int device = 0, bytes = 48 << 10;
-    if (cudaGetDevice(&device) == cudaSuccess) cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    return bytes;
-  }();
-  return limit;
-}
-inline constexpr int few_static_bytes = 4096;  ///< at most, of scratch and lists
-
-/// Lets a kernel have all of it. As much for shared memory and as little for L1 as can be, in all of them: blocks of the next kernel come
-/// to a busy multiprocessor only if it need not be divided anew.
+/// Lets a kernel have all that there is.
 template <auto kernel>
-int allow_shared_memory() {
-  static int const status = [] {
-    int const limit = int(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, few_shared_limit() - few_static_bytes));
-    if (limit != 0) return limit;
-    return int(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
-  }();
-  return status;
+int allow_few_shared(CudaQueue const& queue) {
+  return allow_shared_memory<kernel>(few_dynamic_bytes(shared_bytes_limit(queue.capability)), queue, Carveout::most_shared);
 }
 
 /// As many warps as have room for their rings beside rows; 0 where not even one has.
-inline int few_warps_beside(std::int64_t rows_bytes, int ring_bytes) {
-  std::int64_t const room = few_shared_limit() - few_static_bytes - rows_bytes;
-  int n = few_shared_limit() >= (160 << 10) ? few_warps : few_warps / 2;
+inline int few_warps_beside(std::int64_t rows_bytes, int ring_bytes, CudaQueue const& queue) {
+  int const limit = shared_bytes_limit(queue.capability);
+  std::int64_t const room = few_dynamic_bytes(limit) - rows_bytes;
+  int n = limit >= (160 << 10) ? few_warps : few_warps / 2;
   while (n > 0 && std::int64_t(n) * ring_bytes > room) n /= 2;
   return n;
 }

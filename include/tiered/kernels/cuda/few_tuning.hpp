@@ -34,6 +34,9 @@ inline constexpr int one_row_threads = one_row_warps * 32;
 /// From so many rows of weights to a multiprocessor on, a warp takes two, or four, at a time.
 inline constexpr int one_row_from_two = 24, one_row_from_four = 64;
 
+/// Attention of few rows and float_row_kernel() (a router) divide multiprocessors as the kernels around them do (Carveout::most_shared).
+inline constexpr bool overlap_small_kernels = true;
+
 /// Blocks of those that find registers beside each other, this kernel's and the next one's, where that does not spill.
 template <class F>
 TIERED_HD constexpr int one_row_blocks_at_once(int n_rows) {
@@ -67,6 +70,14 @@ struct FewChunk {
   static constexpr int stage_chunks = 32 * few_stage_steps<F>;
   static constexpr int stage_bytes = (bytes(stage_chunks) + 30) / 16 * 16;  ///< at any alignment
 };
+
+inline constexpr int few_static_bytes = 4096;  ///< of shared memory, at most, for scratch and lists
+/// What is left of a block's for rows and rings.
+TIERED_HD constexpr int few_dynamic_bytes(int shared_bytes) { return shared_bytes - few_static_bytes; }
+
+/// Of one warp's ring in any of the kernels: two stages at least, of two rows or twice as long.
+template <class F>
+inline constexpr int few_most_ring_bytes = 4 * FewChunk<F>::stage_bytes > few_ring_bytes ? 4 * FewChunk<F>::stage_bytes : few_ring_bytes;
 
 /// Blocks that find registers on a multiprocessor beside each other, as those of this kernel and of the next do. Blocks of 256 that two
 /// fields at odd places make up (Q3_K, Q6_K) would spill.

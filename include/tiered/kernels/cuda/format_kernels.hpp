@@ -68,10 +68,15 @@ struct FormatKernels {
   Kernel<FewGateUpArgs> few_gate_up = nullptr;  ///< both matrices of this format
   Kernel<FewDownArgs> few_down = nullptr;
   Kernel<GroupedMatmulArgs> grouped_matmul = nullptr;
+  /// The longest rows that fused_matmul and few_* take, in elements, where a block can have so many bytes of shared memory; a multiple of
+  /// 32. Longer rows are taken where a kernel finds room all the same; else they return cudaErrorInvalidConfiguration.
+  std::int32_t (*longest_few_row)(int shared_bytes) = nullptr;
 };
 
 /// Up to so many rows go through fused_matmul and few_*.
 inline constexpr std::int32_t fused_rows = 16;
+/// Of a router.
+inline constexpr std::int32_t most_experts = 1024;
 
 /// Declared for every format of WeightFormats, each defined by a translation unit of its own.
 template <class F>

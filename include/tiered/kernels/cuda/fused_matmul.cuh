@@ -9,6 +9,7 @@
 
 #include "tiered/kernels/args.hpp"
 #include "tiered/kernels/cuda/elementwise.cuh"
+#include "tiered/kernels/cuda/few_mma.cuh"
 #include "tiered/kernels/cuda/few_rows.cuh"
 #include "tiered/kernels/cuda/few_stages.cuh"
 #include "tiered/kernels/cuda/few_tuning.hpp"
@@ -130,9 +131,9 @@ int launch_fused_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
   }
   if (n_units == 0) return 0;
   std::int64_t const rows_bytes = few_rows_bytes<F>(a.dim, n_rows);
-  int const n_warps = few_warps_beside(rows_bytes, Products::ring_bytes);
+  int const n_warps = few_warps_beside(rows_bytes, Products::ring_bytes, queue);
   if (n_warps == 0) return int(cudaErrorInvalidConfiguration);
-  if (int const status = allow_shared_memory<kernel>(); status != 0) return status;
+  if (int const status = allow_few_shared<kernel>(queue); status != 0) return status;
   std::int64_t const blocks = min_of(n_units, std::int64_t(queue.n_multiprocessors) * (few_warps / n_warps));
   int const n_slices = ceil_div(few_chunks<F>(a.dim), FewChunk<F>::stage_chunks);
   FusedShape shape{std::int32_t(n_units), 1, std::int32_t(rows_bytes), alignment_of<F>(a, n_segments)};
@@ -169,10 +170,12 @@ int fused_matmul(FusedMatmulArgs const& args, Range parts, Queue queue) {
   if (a.n_parts == 0 || a.n_tokens == 0) return 0;
   if (detail::OneRowLaunch const launch = detail::float_row_matmul<F>(a, native(queue)); launch.done) return launch.status;
   if (detail::OneRowLaunch const launch = detail::one_row_matmul<F>(a, native(queue)); launch.done) return launch.status;
+  if (detail::OneRowLaunch const launch = detail::few_mma<F>(a, native(queue)); launch.done) return launch.status;
   int n_rows = 1;
   while (n_rows < a.n_tokens) n_rows *= 2;
   // Where rows are so long that they leave little room for rings, weights are read again for each half of them.
-  while (n_rows > 1 && detail::few_warps_beside(few_rows_bytes<F>(a.dim, n_rows), few_ring_bytes) < few_warps / 4) n_rows /= 2;
+  auto const n_warps = [&] { return detail::few_warps_beside(few_rows_bytes<F>(a.dim, n_rows), few_ring_bytes, native(queue)); };
+  while (n_rows > 1 && n_warps() < few_warps / 4) n_rows /= 2;
   for (std::int32_t n_left = args.n_tokens; n_left > 0; n_left -= a.n_tokens) {
     a.n_tokens = min_of(n_left, std::int32_t(n_rows));
     if (int const status = detail::launch_fused_matmul_of<F>(a, n_rows, native(queue)); status != 0) return status;

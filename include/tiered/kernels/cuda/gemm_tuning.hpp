@@ -23,19 +23,6 @@ inline constexpr std::int64_t cublas_min_elems = std::int64_t{1} << 20;
 /// Tiles of 128 x 128 results a multiprocessor that each range of decoded rows must have: a small product leaves the device half empty.
 inline constexpr double cublas_min_tiles = 0.1;
 
-/// Shared memory that a block can have, in bytes: by compute capability (CUDA C++ Programming Guide, technical specifications).
-constexpr int shared_bytes_limit(int capability) {
-  switch (capability) {
-    case 75: return 64 << 10;
-    case 80:
-    case 87: return 163 << 10;
-    case 90:
-    case 100:
-    case 103: return 227 << 10;
-    default: return 99 << 10;
-  }
-}
-
 /// Tokens and warps of a tile.
 struct TileChoice {
   int tokens = 128, warps = tile_warps;

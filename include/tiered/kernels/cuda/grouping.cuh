@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(grouping_threads) group_slots(RoutedExpertsArg
   for (int i = int(threadIdx.x); i < n_slots; i += grouping_threads) n_lower += expert_of(a, i) < expert;
   block_prefix(n_lower, scratch, first);
   int n = 0;
-  for (int base = 0; base < n_slots; base += grouping_threads * ids_per_thread) {
+  int const n_looked = expert < a.first_expert || expert >= a.end_expert ? 0 : n_slots;
+  for (int base = 0; base < n_looked; base += grouping_threads * ids_per_thread) {
     int const begin = base + int(threadIdx.x) * ids_per_thread;
     unsigned mine = 0;
     for (int k = 0; k < ids_per_thread; ++k) mine |= unsigned(begin + k < n_slots && expert_of(a, begin + k) == expert) << k;
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(grouping_threads) group_slots(RoutedExpertsArg
     n += n_here;
   }
   if (threadIdx.x != 0) return;
-  ExpertGroup group = a.weights[expert];
+  ExpertGroup group = n > 0 ? a.weights[expert] : ExpertGroup{};
   group.first = first;
   group.n = n;
   a.groups[expert] = group;

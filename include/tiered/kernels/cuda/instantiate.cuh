@@ -12,9 +12,11 @@
 #include "tiered/kernels/cuda/experts.cuh"
 #include "tiered/kernels/cuda/kv.cuh"
 #include "tiered/kernels/cuda/norm.cuh"
+#include "tiered/kernels/cuda/queue.hpp"
 #include "tiered/kernels/cuda/rope.cuh"
 #include "tiered/kernels/cuda/route.cuh"
 #include "tiered/kernels/cuda/table.hpp"
+#include "tiered/kernels/cuda/transfer.cuh"
 #include "tiered/kernels/format/format.hpp"
 
 namespace tiered {
@@ -40,6 +42,7 @@ inline KernelTable make_table() {
     table.matmul[type] = kernels.matmul;
     table.activation[type] = kernels.activation;
   });
+  table.largest_head = largest_head;
   table.convert[activation_form(DType::act_f16_rows)] = &to_f16_rows;
   table.convert[activation_form(DType::act_bf16_rows)] = &to_bf16_rows;
   table.fused_rows = fused_rows;
@@ -57,7 +60,9 @@ inline KernelTable make_table() {
   table.experts = &experts;
   table.routed_experts = &routed_experts;
   table.combine = &combine;
+  table.add_slots = &add_slots;
   table.argmax = &argmax;
+  table.transfer = &transfer;
   return table;
 }
 
@@ -65,6 +70,15 @@ inline KernelTable make_table() {
 
 KernelTable const& cuda_kernels() {
   static KernelTable const table = cuda::detail::make_table();
+  return table;
+}
+
+KernelTable cuda_kernels(int capability) {
+  KernelTable table = cuda_kernels();
+  for_each_format([&](auto format) {
+    using F = decltype(format);
+    table.fused_dim[std::uint32_t(F::dtype)] = cuda::format_kernels<F>().longest_few_row(shared_bytes_limit(capability));
+  });
   return table;
 }
 

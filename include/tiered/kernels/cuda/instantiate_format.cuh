@@ -21,6 +21,7 @@ FormatKernels const& format_kernels() {
       .few_gate_up = &few_gate_up<F>,
       .few_down = &few_down<F>,
       .grouped_matmul = &grouped_matmul<F>,
+      .longest_few_row = &longest_few_row<F>,
   };
   return kernels;
 }

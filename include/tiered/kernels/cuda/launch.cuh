@@ -8,6 +8,7 @@
 ///   - calls let_next_start() early, so that the next one's blocks fill multiprocessors that run empty. It promises nothing about memory.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -52,6 +53,30 @@ int launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::siz
   config.numAttrs = overlapped_launches && queue.capability >= 90 ? 1 : 0;
   cudaError_t const status = cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
   if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return int(status);
+}
+
+/// How a multiprocessor divides its memory between L1 cache and shared memory for a kernel.
+enum class Carveout : std::uint8_t {
+  chosen,       ///< by the driver
+  most_shared,  ///< blocks of the next kernel come to a busy multiprocessor only if it need not be divided anew
+};
+
+/// Lets a kernel have `bytes` of dynamic shared memory on the queue's device, the same number at each call: done at the first launch on
+/// each device, so that it is over before work is captured. 0 or a cudaError_t. Any thread.
+template <auto kernel>
+int allow_shared_memory(int bytes, CudaQueue const& queue, Carveout carveout = Carveout::chosen) {
+  static std::atomic<std::uint64_t> done{0};  // a bit for each of the first 64 devices; on others it is done again and again
+  std::uint64_t const bit = queue.device < 64 ? std::uint64_t{1} << queue.device : 0;
+  if ((done.load(std::memory_order_acquire) & bit) != 0) return 0;
+  cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status == cudaSuccess && carveout == Carveout::most_shared)
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  if (status == cudaSuccess) {
+    done.fetch_or(bit, std::memory_order_release);
+  } else {
+    static_cast<void>(cudaGetLastError());
+  }
   return int(status);
 }
 

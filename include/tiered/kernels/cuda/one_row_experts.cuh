@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(one_row_threads, 1)
     int const id = a.list.ids[slot];
     if (unsigned(id) >= unsigned(a.list.n_experts)) return;
     expert = a.list.weights + id;
+    if (expert->gate == nullptr) return;  // computed elsewhere
   }
   OneRowGateUpJob<F> const job(a, *expert, a.h + std::int64_t(slot) * a.hidden_dim, shared);
   OneRowProducts<F, 4, OneRowGateUpJob<F>> products(job, shape, shared);
@@ -204,9 +205,9 @@ OneRowLaunch one_row_gate_up(FewGateUpArgs const& a, CudaQueue const& queue) {
   std::int64_t const rows_bytes = few_rows_bytes<F>(a.dim, 1);
   std::int64_t const stage_bytes = std::int64_t(a.dim) / F::block_elems * F::block_bytes * 4;
   int const blocks = one_row_blocks_per_group(a.list.n_slots, n_units, queue);
-  int const n_warps = one_row_warps_for(ceil_div(n_units, blocks), rows_bytes, stage_bytes);
+  int const n_warps = one_row_warps_for(ceil_div(n_units, blocks), rows_bytes, stage_bytes, queue);
   if (n_warps == 0) return {false, 0};
-  if (int const status = allow_shared_memory<kernel>(); status != 0) return {true, status};
+  if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
   OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes);
   int const share_bytes = int(ceil_div(a.down_bytes / 16, std::int64_t(blocks) * n_warps) * 16);
   dim3 const grid(unsigned(blocks), unsigned(a.n_used), unsigned(a.n_tokens));
@@ -225,9 +226,9 @@ OneRowLaunch one_row_down(FewDownArgs const& a, CudaQueue const& queue) {
   std::int64_t const rows_bytes = few_rows_bytes<F>(n_elems, 1);
   std::int64_t const stage_bytes = n_elems / F::block_elems * F::block_bytes;
   int const blocks = one_row_blocks_per_group(a.n_tokens, a.dim, queue);
-  int const n_warps = one_row_warps_for(ceil_div(a.dim, blocks), rows_bytes, stage_bytes);
+  int const n_warps = one_row_warps_for(ceil_div(a.dim, blocks), rows_bytes, stage_bytes, queue);
   if (n_warps == 0) return {false, 0};
-  if (int const status = allow_shared_memory<kernel>(); status != 0) return {true, status};
+  if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
   OneRowShape const shape = one_row_shape(a.dim, blocks, rows_bytes, stage_bytes);
   unsigned const fours = unsigned(a.hidden_dim / 4), inverse = unsigned((std::uint64_t{1} << 32) / fours + 1);
   dim3 const grid(unsigned(blocks), unsigned(a.n_tokens));

@@ -94,9 +94,9 @@ OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& qu
   std::int64_t const rows_bytes = few_rows_bytes<F>(a.dim, 1);
   std::int64_t const stage_bytes = std::int64_t(a.dim) / F::block_elems * F::block_bytes * n_rows;
   std::int64_t const blocks = min_of(n_units, std::int64_t(queue.n_multiprocessors));
-  int const n_warps = one_row_warps_for(ceil_div(n_units, blocks), rows_bytes, stage_bytes);
+  int const n_warps = one_row_warps_for(ceil_div(n_units, blocks), rows_bytes, stage_bytes, queue);
   if (n_warps == 0) return {false, 0};
-  if (int const status = allow_shared_memory<kernel>(); status != 0) return {true, status};
+  if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
   OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes);
   std::size_t const shared = std::size_t(rows_bytes + n_warps * stage_bytes);
   return {true, launch_kernel(kernel, dim3(unsigned(blocks)), dim3(unsigned(n_warps) * 32), shared, queue, a, shape)};
@@ -189,8 +189,11 @@ OneRowLaunch float_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) 
       return {false, 0};
     }
     if (n_rows == 0) return {true, 0};
+    constexpr auto kernel = &float_row_kernel<F>;
+    constexpr Carveout carveout = overlap_small_kernels ? Carveout::most_shared : Carveout::chosen;
+    if (int const status = allow_shared_memory<kernel>(0, queue, carveout); status != 0) return {true, status};
     int const threads = min_of(round_up(n_chunks, 32), float_row_threads);
-    return {true, launch_kernel(&float_row_kernel<F>, dim3(unsigned(n_rows)), dim3(unsigned(threads)), 0, queue, a)};
+    return {true, launch_kernel(kernel, dim3(unsigned(n_rows)), dim3(unsigned(threads)), 0, queue, a)};
   }
 }
 

@@ -4,12 +4,11 @@
 #include <cstdint>
 
 #include "tiered/kernels/args.hpp"
+#include "tiered/kernels/cuda/format_kernels.hpp"
 #include "tiered/kernels/cuda/launch.cuh"
 
 namespace tiered::cuda {
 namespace detail {
-
-inline constexpr int most_experts = 1024;
 
 /// Orders as the numbers do, -0 as 0, not-a-number as -infinity.
 __device__ __forceinline__ std::int64_t ordered_key(double v) {
@@ -81,7 +80,7 @@ __global__ void __launch_bounds__(threads) route_kernel(RouteArgs const a) {
 
 inline int route(RouteArgs const& a, Queue queue) {
   if (a.n_tokens == 0) return 0;
-  if (a.n_used < 1 || a.n_used > a.n_experts || a.n_experts > detail::most_experts) return int(cudaErrorInvalidValue);
+  if (a.n_used < 1 || a.n_used > a.n_experts || a.n_experts > most_experts) return int(cudaErrorInvalidValue);
   return launch_kernel(detail::route_kernel<>, unsigned(a.n_tokens), unsigned(round_up(a.n_experts, warp_size)), 0, native(queue), a);
 }
 

@@ -13,7 +13,10 @@ constexpr DType product_activation(DType weights) {
   return weights == DType::bf16 || weights == DType::mxfp4 ? DType::act_bf16_rows : DType::act_f16_rows;
 }
 
-/// Queue::native of every entry is a CudaQueue; a status is a cudaError_t. The table lives as long as the program.
+/// Queue::native of every entry is a CudaQueue; a status is a cudaError_t or kernel_status() of cuBLAS. The table lives as long as the
+/// program.
 KernelTable const& cuda_kernels();
+/// The same with the limits of a device: fused_dim, by how much shared memory its blocks can have. 90 for sm_90.
+KernelTable cuda_kernels(int capability);
 
 }  // namespace tiered

@@ -242,10 +242,9 @@ __global__ void __launch_bounds__(256) tile_matmul_kernel(TileArgs const a) {
 /// Enqueues a product in tiles of `tile_tokens`.
 template <class F, int tile_tokens>
 int launch_tiles(TileArgs const& a, int n_warps, CudaQueue const& queue) {
-  auto* const kernel = &tile_matmul_kernel<F, tile_tokens>;
+  constexpr auto kernel = &tile_matmul_kernel<F, tile_tokens>;
   int const limit = shared_bytes_limit(queue.capability);
-  static int const allowed = int(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit));
-  if (allowed != 0) return allowed;
+  if (int const status = allow_shared_memory<kernel>(limit, queue); status != 0) return status;
   while (n_warps > 1 && tile_shared_bytes<F, tile_tokens>(n_warps) > std::size_t(limit)) n_warps /= 2;
   std::int64_t const n_tiles = ceil_div(a.rows, n_warps * warp_rows) * max_tiles(a, tile_tokens);
   return launch_kernel(kernel, dim3(unsigned(n_tiles)), dim3(unsigned(n_warps * warp_rows)), tile_shared_bytes<F, tile_tokens>(n_warps),

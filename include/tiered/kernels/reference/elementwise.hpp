@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "tiered/kernels/args.hpp"
 
@@ -26,6 +27,10 @@ inline void add(AddArgs const& a) {
 inline void gather(GatherArgs const& a) {
   for (std::int64_t i = 0; i < a.n_rows; ++i)
     for (std::int64_t k = 0; k < a.dim; ++k) a.y[i * a.dim + k] = a.x[std::int64_t(a.index[i]) * a.dim + k];
+}
+
+inline void transfer(TransferArgs const& a) {
+  for (std::int32_t i = 0; i < a.n_parts; ++i) std::memcpy(a.parts[i].to, a.parts[i].from, std::size_t(a.parts[i].bytes));
 }
 
 }  // namespace tiered::reference

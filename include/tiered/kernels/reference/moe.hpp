@@ -91,6 +91,18 @@ inline void combine(CombineArgs const& a) {
   }
 }
 
+inline void add_slots(AddSlotsArgs const& a) {
+  for (std::int64_t t = 0; t < a.n_tokens; ++t) {
+    std::int32_t const* const ids = a.ids + t * a.n_used;
+    std::int32_t place = 0;
+    for (std::int32_t next = a.first_expert; (place = next_place(ids, a.n_used, next, a.end_expert)) >= 0; next = ids[place] + 1) {
+      std::int64_t const slot = t * a.n_used + place;
+      for (std::int64_t k = 0; k < a.dim; ++k)
+        a.sum[t * a.dim + k] = float(double(a.sum[t * a.dim + k]) + double(a.weights[slot]) * double(a.y[slot * a.dim + k]));
+    }
+  }
+}
+
 /// RoutedExpertsArgs, slot by slot; groups, slots, counts and the workspace are not used.
 /// Errors  Errc::device for an id that is no expert.
 inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32_activation) {
@@ -99,8 +111,13 @@ inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32
   if (a.route.logits != nullptr) route(a.route);
   std::vector<float> const x = detail::normed_rows(e.x, a.norm_weight, e.n_tokens, e.dim, a.eps, a.norm);
   for (std::int32_t slot = 0; slot < e.n_slots; ++slot) {
+    if (a.absent_slots && (a.ids[slot] == -1 || a.weights[a.ids[slot]].gate == nullptr)) {
+      std::fill_n(e.y + std::int64_t(slot) * e.dim, e.dim, 0.0f);
+      continue;
+    }
     if (a.ids[slot] < 0 || a.ids[slot] >= a.n_experts)
       throw Error(Errc::device, concat("layer ", a.layer, ": the router chose expert ", a.ids[slot], " of ", a.n_experts));
+    if (a.ids[slot] < a.first_expert || a.ids[slot] >= a.end_expert) continue;
     ExpertGroup group = a.weights[a.ids[slot]];
     group.first = 0;
     group.n = 1;

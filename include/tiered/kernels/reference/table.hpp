@@ -38,6 +38,7 @@ void add_fused(KernelTable& table, std::int32_t fused_rows) {
     return decode_attention(a, DType::q8_0), 0;
   };
   table.routed_experts = [](RoutedExpertsArgs const& a, Queue) { return routed_experts(a, rule), 0; };
+  table.transfer = entry<TransferArgs, transfer>;
 }
 
 /// `fused_rows`: of the fused ops; 0: without them.
@@ -71,6 +72,7 @@ KernelTable make_table(char const* name, std::int32_t fused_rows = 0) {
   table.route = entry<RouteArgs, route>;
   table.experts = [](ExpertsArgs const& a, Queue) { return experts(a, rule), 0; };
   table.combine = entry<CombineArgs, combine>;
+  table.add_slots = entry<AddSlotsArgs, add_slots>;
   table.argmax = entry<ArgmaxArgs, argmax>;
   if (fused_rows > 0) add_fused<rule>(table, fused_rows);
   return table;

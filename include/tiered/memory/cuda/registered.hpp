@@ -20,6 +20,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "tiered/core/clock.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/core/units.hpp"
@@ -97,6 +98,7 @@ class RegisteredMapping {
   /// Registers everything in the background, from the lowest address on. Once. Errc::device where a thread does not start.
   void start(Progress progress = {}) {
     expects(threads_.empty(), "a mapping is registered once");
+    begin_s_ = steady_seconds();
     progress_ = std::move(progress);
     try {
       for (int i = 0; i < options_.n_threads && !pieces_.empty(); ++i) {
@@ -115,6 +117,11 @@ class RegisteredMapping {
   /// Returns when that is decided, and what covers() says then; registers here what nobody has begun.
   bool wait_until(void const* data, std::size_t bytes) {
     return touched(data, bytes, [&](std::size_t at) { return settle(at); });
+  }
+  /// The same for the piece that `data` lies in: how many bytes from there on are of one registration, 0 where it is of none.
+  std::size_t wait_for_stretch(void const* data) {
+    std::size_t const at = piece_at(address(data));
+    return at < pieces_.size() && pieces_[at].begin <= address(data) && settle(at) ? pieces_[at].end - address(data) : 0;
   }
   /// The same for all of it.
   bool wait() {
@@ -146,6 +153,8 @@ class RegisteredMapping {
     return first_error_;
   }
   bool failed() const { return failed_.load(); }
+  /// When start() was called and the newest piece was settled, of steady_seconds(); 0 before.
+  std::pair<double, double> times() const { return {begin_s_.load(), end_s_.load()}; }
 
  private:
   enum class State : std::uint8_t { pending, running, registered, failed };
@@ -204,6 +213,7 @@ class RegisteredMapping {
     {
       std::lock_guard lock(mutex_);
       states_[at].store(ok ? State::registered : State::failed, std::memory_order_release);
+      end_s_ = steady_seconds();
     }
     settled_.notify_all();
     if (ok) report();
@@ -247,6 +257,7 @@ class RegisteredMapping {
   std::vector<std::atomic<State>> states_;
   std::size_t total_bytes_ = 0;
   std::atomic<std::size_t> next_{0}, registered_bytes_{0};
+  std::atomic<double> begin_s_{0}, end_s_{0};
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;  // registered_, first_error_; settled_ waits with it
   std::condition_variable settled_;

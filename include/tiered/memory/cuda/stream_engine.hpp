@@ -120,6 +120,7 @@ struct StreamCopyOptions {
   std::size_t staging_bytes = 4 * MiB;  ///< of each of the buffers that pageable memory goes through; 4 MiB cross at 51 of 54 GB/s
   std::size_t n_staging = 4;            ///< 0: copies between pageable memory and the device are refused
   std::string lane_name = "copy";
+  int priority = 0;  ///< as of a StreamLane
 };
 
 /// The copy engine of a CUDA device. Between the device and page-locked memory (allocated, or registered), pieces are DMAs in one stream.
@@ -130,14 +131,14 @@ struct StreamCopyOptions {
 /// After a ticket that failed, nothing is copied by the thread; DMAs run, since a stream skips nothing, and who waits gets the error.
 /// Memory that was page-locked and is no more must be told to addresses().forget().
 ///
-/// One stream: a second one, for copies to the host, would be a second StreamLane here that every submit() ties to the first by their
-/// tickets, as finishing in submission order demands; the link is duplex, so it would pay where large copies go both ways at once.
+/// One stream, in which everything ends in the order of submission. The link is duplex: what goes the other way, or must not stand behind
+/// large copies, has an engine of its own (CudaMachine::kv_copy), tied to this one by tickets only.
 /// Many small pieces: 16 GB/s at 64 KiB each, the driver's 2 us a call; cudaMemcpyBatchAsync (12.8) would stand in copy_async().
 class StreamCopyEngine {
  public:
   /// Errors  as StreamLane and PinnedTier.
   explicit StreamCopyEngine(std::shared_ptr<LaneSet> lanes, int device = 0, StreamCopyOptions const& options = {})
-      : stream_(std::move(lanes), device, options.lane_name, true),
+      : stream_(std::move(lanes), device, options.lane_name, true, options.priority),
         lanes_(stream_.lanes()),
         host_lane_(lanes_.open(options.lane_name + " by hand")) {
     detail::UseDevice const use(device);

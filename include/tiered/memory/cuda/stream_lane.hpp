@@ -85,6 +85,7 @@ class StreamLane final : public ForeignLane {
   ~StreamLane() override {
     abandon_capture();
     lanes_->drain(lane_);
+    static_cast<void>(cudaSetDevice(device_));
     static_cast<void>(cudaStreamSynchronize(stream_.get()));
     lanes_->close_foreign(lane_);
     static_cast<void>(cudaGetLastError());
@@ -179,7 +180,9 @@ class StreamLane final : public ForeignLane {
     if (status != cudaSuccess) host_tasks_.pop_back();
     cuda_check(status, "cudaLaunchHostFunc");
   }
+  /// By whoever waits: a thread that may work on another device, or on none so far.
   void poll() override {
+    detail::UseDevice const use(device_);
     std::lock_guard lock(query_mutex_);
     if (capturing_) return;  // to ask would end the capture
     cudaError_t const status = cudaStreamQuery(stream_.get());
@@ -193,7 +196,10 @@ class StreamLane final : public ForeignLane {
     use_device();
     times_.keep();
   }
-  std::optional<std::pair<double, double>> times(std::uint64_t begin, std::uint64_t end) override { return times_.between(begin, end); }
+  std::optional<std::pair<double, double>> times(std::uint64_t begin, std::uint64_t end) override {
+    detail::UseDevice const use(device_);
+    return times_.between(begin, end);
+  }
   void forget_times() override {
     use_device();
     times_.forget();

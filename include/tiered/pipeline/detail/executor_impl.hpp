@@ -33,7 +33,7 @@ Executor::~Executor() = default;
 
 void Executor::activate(PlanImage const& image) {
   if (image_ == &image) return;
-  if (p_.copy.last().value != 0) p_.copy.wait(p_.copy.last());  // copies ahead of a block that will not come may still be writing
+  wait_for_copies();  // those ahead of a block that will not come may still be writing
   image_ = &image;
   ring_ = ByteRing(image.vram.ring_bytes);
   pieces_.clear();
@@ -44,6 +44,7 @@ void Executor::activate(PlanImage const& image) {
   } else if (image.vram.cache_bytes == 0) {
     cache_offset_ = VramLayout::none;  // other things may lie there now
   }
+  if (image.vram.cache_bytes > 0) p_.cache->resize(image.vram.cache_bytes);  // behind the end of a smaller one lies what is the plan's own
   for (std::size_t s = 0; s < resident_at_.size(); ++s) {
     std::size_t const wanted = image.vram.resident[s];
     if (resident_at_[s] == wanted) continue;
@@ -61,11 +62,20 @@ void Executor::activate(PlanImage const& image) {
   if (image.uses_device) upload_kv_tables();
   env_ = {
       p_.table,           p_.config,   p_.host,     p_.device, &p_.copy,        base_of(false), image.uses_device ? base_of(true) : nullptr,
-      &image.activations, &image.plan, &image.vram, p_.vram,   resident_ready_, p_.cache,       p_.trace};
+      &image.activations, &image.plan, &image.vram, p_.vram,   resident_ready_, p_.cache,       p_.trace,   p_.device_maps_host};
   routed_.prepare(first_expert_);
   if (image.uses_device) settled_ = false;
   device_embeds_ = device_embeds();
   only_device_ = device_embeds_ && only_device();
+}
+
+std::vector<CopyPiece> Executor::hand_over(PlanImage const& image, std::span<ShardId const> residents) {
+  std::vector<CopyPiece> pieces;
+  for (ShardId const id : residents) {
+    std::size_t const at = resident_at_[std::size_t(id)] = image.vram.resident[std::size_t(id)];
+    cut(shard(id), {0, shard(id).n_rows}, p_.vram + at, pieces);
+  }
+  return pieces;
 }
 
 /// Whether the device takes the rows from the embedding on: it can look them up, and the next step is its own.
@@ -97,14 +107,17 @@ bool Executor::only_device() const {
   });
 }
 
-/// Page lists and tables of the layers whose KV is in VRAM, with the device's addresses. They never change while a plan is current.
+/// Page lists and tables of the layers that have KV in VRAM, with the device's addresses: of pages in host memory where they would be
+/// while they are streamed. They never change while a plan is current.
 void Executor::upload_kv_tables() {
   std::size_t const n_slots = std::size_t(p_.kv->n_slots()), n_pages = std::size_t(p_.kv->n_pages());
   std::byte* const device = base_of(true) + image_->activations.kv_tables;
+  bool const streams = image_->activations.kv_stream.half_pages > 0;
   kv_table_image_.clear();
   kv_table_offset_.assign(p_.config->layers.size(), 0);
   for (std::int32_t l = 0; l < p_.config->n_layers; ++l) {
-    if (!p_.kv->in_vram(l)) continue;
+    std::size_t const n_there = std::size_t(p_.kv->vram_tokens(l) / p_.kv->page_tokens());
+    if (n_there == 0 && !streams) continue;
     std::size_t const begin = kv_table_image_.size(), lists = begin + n_slots * sizeof(KvTable);
     kv_table_offset_[std::size_t(l)] = begin;
     kv_table_image_.resize(lists + n_slots * 2 * n_pages * sizeof(std::byte*));
@@ -113,8 +126,14 @@ void Executor::upload_kv_tables() {
       std::size_t const k = lists + s * 2 * n_pages * sizeof(std::byte*), v = k + n_pages * sizeof(std::byte*);
       KvTable const to{reinterpret_cast<std::byte* const*>(device + k), reinterpret_cast<std::byte* const*>(device + v)};
       std::memcpy(kv_table_image_.data() + begin + s * sizeof(KvTable), &to, sizeof to);
-      std::memcpy(kv_table_image_.data() + k, from.k_pages, n_pages * sizeof(std::byte*));
-      std::memcpy(kv_table_image_.data() + v, from.v_pages, n_pages * sizeof(std::byte*));
+      for (int kv = 0; kv < 2; ++kv) {
+        std::byte* const list = kv_table_image_.data() + (kv == 0 ? k : v);
+        std::memcpy(list, kv == 0 ? from.k_pages : from.v_pages, n_there * sizeof(std::byte*));
+        for (std::size_t p = n_there; p < n_pages && streams; ++p) {
+          std::byte* const page = stream_page(l, kv, std::int32_t(p));
+          std::memcpy(list + p * sizeof(std::byte*), &page, sizeof page);
+        }
+      }
     }
   }
   if (kv_table_image_.empty()) return;
@@ -136,12 +155,14 @@ void Executor::recover() noexcept {
     } catch (...) {
     }
   };
-  in_any_case([&] { p_.copy.wait(p_.copy.last()); });
-  in_any_case([&] { p_.copy.recover(); });
+  for (CopyLane const* lane : {&p_.copy, &kv_copy()}) in_any_case([&] { lane->wait(lane->last()); });
+  for (CopyLane const* lane : {&p_.copy, &kv_copy()}) in_any_case([&] { lane->recover(); });
   in_any_case([&] { p_.host.recover(); });
   in_any_case([&] { p_.device.recover(); });
   image_ = nullptr;
   capturing_ = false;
+  for (Ticket* t : {stream_used_, stream_saved_}) std::fill(t, t + 2, Ticket{});
+  host_kv_written_ = {};
   std::fill(resident_at_.begin(), resident_at_.end(), VramLayout::none);
   p_.cache->clear({});
   cache_offset_ = VramLayout::none;
@@ -155,6 +176,7 @@ void Executor::recover() noexcept {
 void Executor::run_block(std::span<BlockRow const> rows, float* logits) {
   rows_ = rows;
   logits_out_ = logits;
+  host_kv_written_ = {};
   ++pass_;
   fill_inputs(rows);
   side_ = &p_.host;
@@ -166,9 +188,15 @@ void Executor::run_block(std::span<BlockRow const> rows, float* logits) {
   settle();
 }
 
+void Executor::wait_for_copies() {
+  for (CopyLane const* lane : {&p_.copy, &kv_copy()}) {
+    if (lane->last().value != 0) lane->wait(lane->last());
+  }
+}
+
 /// Waits for all copies, after which nobody needs to wait for those of activate().
 void Executor::settle() {
-  p_.copy.wait(p_.copy.last());
+  wait_for_copies();
   if (std::exchange(settled_, true)) return;
   std::ranges::fill(resident_ready_, Ticket{});
   routed_.settled();

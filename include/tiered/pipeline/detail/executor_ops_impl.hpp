@@ -68,12 +68,13 @@ std::byte const* Executor::whole(Weight const& w) {
   return end == w.first_row + w.rows ? data : nullptr;
 }
 
-/// All products in one launch, where the device can for so few rows and has the weights whole; else launches nothing.
+/// All products in one launch, where the device can for so few and such long rows and has the weights whole; else launches nothing.
 bool Executor::fused(std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then, Activation activation) {
-  if (x.n_rows > kernels_->fused_rows || products.size() > FusedMatmulArgs::max_parts) return false;
+  if (products.size() > FusedMatmulArgs::max_parts) return false;
   FusedMatmulArgs args;
   for (ProductRequest const& p : products) {
     Weight const& w = p_.table.weight(p.weight);
+    if (!kernels_->fuses(w.dtype, x.n_rows, x.dim)) return false;
     std::byte const* const data = whole(w);
     if (data == nullptr) return false;
     args.parts[args.n_parts++] = {data, p.bias, p.y, w.rows, w.rows, w.dtype};
@@ -140,103 +141,6 @@ void Executor::embed(WeightId table, float scale) {
   tiered::launch(kernels_->embed[std::uint32_t(w.dtype)], EmbedArgs{w.data, tokens_, hidden_, n_rows_, w.cols, scale}, queue_);
 }
 
-/// What comes before attention: norms and rotations, and, where the KV is on the step's device, storing keys and values.
-void Executor::prepare_input(AttendRequest const& r, bool kv_here) {
-  AttentionConfig const& c = *r.config;
-  std::uint32_t const kv_type = std::uint32_t(p_.kv->type());
-  Kernel<AttentionInputArgs> const at_once = kernels_->attention_input[kv_type];
-  if (!kv_here || at_once == nullptr) norm_and_rotate(r);
-  if (!kv_here) return;
-  KvRow const* const rows = buffer<KvRow>(on_device(), image_->activations.kv_rows) + chunk_begin_;
-  KvTable const* const tables = kv_tables(r.layer, on_device());
-  if (at_once == nullptr) {
-    KvWriteArgs const args{r.k, r.v, rows, tables, n_rows_, c.n_kv_heads, c.head_dim, kv_page_tokens};
-    return tiered::launch(kernels_->kv_write[kv_type], args, queue_);
-  }
-  tiered::launch(at_once, input_args(r), queue_);
-}
-
-AttentionInputArgs Executor::input_args(AttendRequest const& r) const {
-  AttentionConfig const& c = *r.config;
-  AttentionInputArgs args{r.q,
-                          r.k,
-                          r.v,
-                          r.q_norm,
-                          r.k_norm,
-                          positions_,
-                          r.inv_freq,
-                          buffer<KvRow>(on_device(), image_->activations.kv_rows) + chunk_begin_,
-                          kv_tables(r.layer, on_device())};
-  args.n_tokens = n_rows_;
-  args.n_heads = c.n_heads;
-  args.n_kv_heads = c.n_kv_heads;
-  args.head_dim = c.head_dim;
-  args.n_rot = r.n_rot;
-  args.page_tokens = kv_page_tokens;
-  args.eps = r.norm_eps;
-  args.magnitude = r.magnitude;
-  args.kind = r.rope;
-  return args;
-}
-
-/// Whether the rows of the chunk are of sequences of their own.
-bool Executor::rows_apart() const {
-  if (n_rows_ == 1) return true;
-  if (capturing_ || n_rows_ > attention_few_rows) return false;  // a graph is launched again for others
-  std::span<BlockRow const> const rows = rows_.subspan(std::size_t(chunk_begin_), std::size_t(n_rows_));
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (rows[i].slot == rows[j].slot) return false;
-    }
-  }
-  return true;
-}
-
-void Executor::attend(AttendRequest const& r) {
-  bool const here = on_device(), there = p_.kv->in_vram(r.layer);
-  Kernel<DecodeAttentionArgs> const at_once = here == there ? kernels_->decode_attention[std::uint32_t(p_.kv->type())] : nullptr;
-  bool const decodes = at_once != nullptr && rows_apart();
-  if (!decodes) prepare_input(r, here == there);
-  AttentionConfig const& c = *r.config;
-  std::size_t const n = std::size_t(n_rows_), q_bytes = n * std::size_t(c.n_heads) * std::size_t(c.head_dim) * sizeof(float),
-                    kv_bytes = n * std::size_t(c.n_kv_heads) * std::size_t(c.head_dim) * sizeof(float);
-  std::uint32_t const kv_type = std::uint32_t(p_.kv->type());
-  Side const& kv_side = there ? p_.device : p_.host;
-  // Scratch on the KV's device: nothing of a step is alive there while another device runs the step.
-  Scratch other(base_of(there) + image_->activations.step, image_->activations.step_bytes);
-  Scratch& scratch = here == there ? scratch_ : other;
-  float const *q = r.q, *k = r.k, *v = r.v;
-  float* out = r.out;
-  if (here != there) {
-    auto *const q2 = static_cast<std::byte*>(other.take(q_bytes)), *const k2 = static_cast<std::byte*>(other.take(kv_bytes)),
-                *const v2 = static_cast<std::byte*>(other.take(kv_bytes));
-    out = static_cast<float*>(other.take(q_bytes));
-    CopyPiece const pieces[] = {{q2, reinterpret_cast<std::byte const*>(q), q_bytes},
-                                {k2, reinterpret_cast<std::byte const*>(k), kv_bytes},
-                                {v2, reinterpret_cast<std::byte const*>(v), kv_bytes}};
-    Ticket const ready = side_->record();
-    p_.copy.submit(pieces, {&ready, 1});
-    kv_side.wait_for(p_.copy.last());
-    q = reinterpret_cast<float const*>(q2), k = reinterpret_cast<float const*>(k2), v = reinterpret_cast<float const*>(v2);
-  }
-  KvRow const* const rows = buffer<KvRow>(there, image_->activations.kv_rows) + chunk_begin_;
-  KvTable const* const tables = kv_tables(r.layer, there);
-  if (here != there) {
-    KvWriteArgs const write{k, v, rows, tables, n_rows_, c.n_kv_heads, c.head_dim, kv_page_tokens};
-    tiered::launch(kv_side.kernels().kv_write[kv_type], write, kv_side.queue());
-  }
-  // What is captured is launched again for rows of any position.
-  std::int32_t const max_position = capturing_ ? p_.kv->max_tokens() - 1 : chunk_max_position_;
-  AttentionArgs args{q,          rows,           tables,       out,      nullptr, nullptr, n_rows_, c.n_heads, c.n_kv_heads,
-                     c.head_dim, kv_page_tokens, max_position, c.window, c.scale};
-  args.workspace = static_cast<std::byte*>(scratch.take(attention_workspace_bytes(n_rows_, c.n_heads, c.head_dim, max_position)));
-  if (decodes) return tiered::launch(at_once, DecodeAttentionArgs{input_args(r), args, true}, queue_);
-  tiered::launch(kv_side.kernels().attention[kv_type], args, kv_side.queue());
-  if (here == there) return;
-  p_.copy.submit({reinterpret_cast<std::byte*>(r.out), reinterpret_cast<std::byte const*>(out), q_bytes}, kv_side.record());
-  side_->wait_for(p_.copy.last());
-}
-
 void Executor::experts(ExpertsRequest const& r) {
   std::int32_t const n_used = r.config->experts.n_experts_used;
   bool const all_rows = std::size_t(n_rows_) == rows_.size();
@@ -272,8 +176,8 @@ void Executor::experts(ExpertsRequest const& r) {
       {reinterpret_cast<std::byte*>(weights + first * used), reinterpret_cast<std::byte const*>(r.route.weights), n * used * sizeof(float)},
       {reinterpret_cast<std::byte*>(ids + first * used), reinterpret_cast<std::byte const*>(r.route.ids), n * used * sizeof(std::int32_t)}};
   Ticket const ready = side_->record();
-  p_.copy.submit(pieces, {&ready, 1});
-  side_->wait_for(p_.copy.last());
+  kv_copy().submit(pieces, {&ready, 1});
+  side_->wait_for(kv_copy().last());
   routed_rows_.x = all_x, routed_rows_.weights = weights, routed_rows_.ids = ids;
 }
 

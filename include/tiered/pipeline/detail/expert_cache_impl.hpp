@@ -24,7 +24,7 @@ ExpertCache::Entry* ExpertCache::find(ShardId id, std::uint64_t step) {
   return entry;
 }
 
-std::optional<ExpertCache::Room> ExpertCache::acquire(ShardId id, std::size_t bytes) {
+std::optional<ExpertCache::Room> ExpertCache::acquire(ShardId id, std::size_t bytes, std::vector<ShardId>* evicted) {
   auto hole = find_hole(bytes);
   std::vector<ShardId> skipped;
   while (hole == holes_.end()) {
@@ -42,10 +42,21 @@ std::optional<ExpertCache::Room> ExpertCache::acquire(ShardId id, std::size_t by
       continue;
     }
     evict(*victim);
+    if (evicted != nullptr) evicted->push_back(*victim);
     hole = find_hole(bytes);
   }
   for (ShardId s : skipped) policy_.insert(s);
   if (hole == holes_.end()) return std::nullopt;
+  return take(hole, id, bytes);
+}
+
+std::optional<ExpertCache::Room> ExpertCache::acquire_free(ShardId id, std::size_t bytes) {
+  auto const hole = find_hole(bytes);
+  if (hole == holes_.end()) return std::nullopt;
+  return take(hole, id, bytes);
+}
+
+ExpertCache::Room ExpertCache::take(std::vector<Hole>::iterator hole, ShardId id, std::size_t bytes) {
   Ticket const last_use = hole->last_use;
   auto entry = std::make_unique<Entry>(Entry{hole->offset, bytes, {}, {}, 1});
   if (hole->bytes > bytes) {
@@ -57,6 +68,7 @@ std::optional<ExpertCache::Room> ExpertCache::acquire(ShardId id, std::size_t by
   if (entries_.size() <= std::size_t(id)) entries_.resize(std::size_t(id) + 1);
   Entry* const stored = (entries_[std::size_t(id)] = std::move(entry)).get();
   ++n_entries_;
+  ++version_;
   used_ += bytes;
   policy_.insert(id);
   return Room{stored, last_use};
@@ -74,7 +86,25 @@ void ExpertCache::clear(Ticket used) {
   entries_.clear();
   holes_.clear();
   if (bytes_ > 0) holes_.push_back({0, bytes_, used});
-  n_entries_ = used_ = 0;
+  n_entries_ = used_ = lent_ = 0;
+  ++version_;
+}
+
+void ExpertCache::resize(std::size_t bytes) {
+  if (bytes == bytes_) return;
+  take_back({});
+  for (std::size_t id = 0; id < entries_.size(); ++id) {
+    if (entries_[id] != nullptr && entries_[id]->offset + entries_[id]->bytes > bytes) drop(ShardId(id));
+  }
+  if (bytes > bytes_) {
+    add_hole({bytes_, bytes - bytes_, {}});
+  } else {
+    Hole& last = holes_.back();  // reaches from `bytes`, or before, to the end
+    last.bytes = bytes - last.offset;
+    if (last.bytes == 0) holes_.pop_back();
+  }
+  bytes_ = bytes;
+  ++version_;
 }
 
 std::vector<ExpertCache::Hole>::iterator ExpertCache::find_hole(std::size_t bytes) {
@@ -84,10 +114,15 @@ std::vector<ExpertCache::Hole>::iterator ExpertCache::find_hole(std::size_t byte
 void ExpertCache::evict(ShardId id) {
   std::unique_ptr<Entry> const entry = std::move(entries_[std::size_t(id)]);
   --n_entries_;
+  ++version_;
   used_ -= entry->bytes;
   ++counters_.evictions;
-  auto const after = std::ranges::find_if(holes_, [&](Hole const& h) { return h.offset > entry->offset; });
-  auto hole = holes_.insert(after, Hole{entry->offset, entry->bytes, entry->last_use});
+  add_hole({entry->offset, entry->bytes, entry->last_use});
+}
+
+void ExpertCache::add_hole(Hole freed) {
+  auto const after = std::ranges::find_if(holes_, [&](Hole const& h) { return h.offset > freed.offset; });
+  auto hole = holes_.insert(after, freed);
   auto const merge_with_next = [&](std::vector<Hole>::iterator h) {
     if (h + 1 == holes_.end() || h->end() != (h + 1)->offset) return;
     h->bytes += (h + 1)->bytes;
@@ -96,6 +131,26 @@ void ExpertCache::evict(ShardId id) {
   };
   merge_with_next(hole);
   if (hole != holes_.begin()) merge_with_next(hole - 1);
+}
+
+std::optional<ExpertCache::Loan> ExpertCache::lend(std::size_t bytes) {
+  if (lent_ > 0 || bytes == 0 || bytes > bytes_) return std::nullopt;
+  std::size_t const begin = bytes_ - bytes;
+  auto const is_there = [&](std::unique_ptr<Entry> const& e) { return e != nullptr && e->offset + e->bytes > begin; };
+  if (std::ranges::any_of(entries_, [&](auto const& e) { return is_there(e) && e->pins > 0; })) return std::nullopt;
+  for (std::size_t id = 0; id < entries_.size(); ++id) {
+    if (is_there(entries_[id])) drop(ShardId(id));
+  }
+  Hole& last = holes_.back();  // reaches from begin, or before, to the end
+  Ticket const after = last.last_use;
+  last.bytes = begin - last.offset;
+  if (last.bytes == 0) holes_.pop_back();
+  lent_ = bytes;
+  return Loan{begin, bytes, after};
+}
+
+void ExpertCache::take_back(Ticket used) {
+  if (lent_ > 0) add_hole({bytes_ - lent_, std::exchange(lent_, 0), used});
 }
 
 }  // namespace tiered

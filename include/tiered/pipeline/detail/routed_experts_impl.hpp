@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,6 +20,8 @@ namespace tiered {
 void RoutedExperts::prepare(std::span<ShardId const> first_experts) {
   ActivationLayout const& l = *env_->layout;
   std::size_t const n_layers = env_->config->layers.size();
+  flow_.prepare(first_experts);
+  few_.prepare(first_experts);
   places_.assign(n_layers, Place::mixed);
   auto* const staged = at<ExpertGroup>(env_->host_base, l.expert_tables);
   bool any = false;
@@ -63,11 +67,13 @@ void RoutedExperts::run(RoutedRows const& rows, ShardId first_expert, std::uint6
   first_expert_ = first_expert;
   step_ = step;
   n_groups_ = n_slots_listed_ = 0;
-  if (all_at_home()) {
-    compute_at_home();
-    if (!adds_itself()) combine();
-    return;
-  }
+  if (all_at_home()) return compute_at_home();
+  if (flow_.takes(rows)) return compute_flow();
+  if (rows.n_rows > env_->layout->expert_rows)
+    throw Error(Errc::precondition, concat("experts of layer ", rows.layer, " do not come in windows: there is room for ",
+                                           env_->layout->expert_rows, " rows, not ", rows.n_rows));
+  flow_.stop(step);
+  if (few_.takes(rows, first_expert)) return few_.run(rows, first_expert, step);
   group_slots_by_expert(read_ids());
   decide();
   start_host();
@@ -95,37 +101,69 @@ ExpertGroup const* RoutedExperts::weights_at_home() {
   return weights.data();
 }
 
+void RoutedExperts::compute_flow() {
+  // Work for some layers is enqueued, no more: a prompt that is cancelled ends soon.
+  Ticket& done = flowed_[n_flowed_++ % flowed_.size()];
+  if (done.value != 0) env_->copy->wait(done);
+  flow_.begin(rows_->layer, rows_->n_rows, step_);
+  auto const* const table = at<ExpertGroup const>(env_->device_base, env_->layout->expert_tables) +
+                            std::size_t(rows_->layer) * std::size_t(env_->layout->n_experts);
+  while (ExpertFlow::Window const* const window = flow_.next()) {
+    env_->device.wait_for(window->ready);
+    launch_routed(table, window->experts, has_room() ? Then::store : Then::add_slots);
+    flow_.release(done = env_->device.record());
+  }
+  flow_.copy_ahead();
+  if (has_room()) combine();
+}
+
 void RoutedExperts::compute_at_home() {
+  Then const then = adds_itself() ? Then::add : has_room() ? Then::store : Then::add_slots;
+  launch_routed(weights_at_home(), {0, rows_->config->experts.n_experts}, then);
+  if (then == Then::store) combine();
+}
+
+void RoutedExperts::launch_routed(ExpertGroup const* weights, Range experts, Then then) {
   std::byte* const base = home_is_device() ? env_->device_base : env_->host_base;
   bool const norm = rows_->norm.x != nullptr;
   std::size_t const dim = std::size_t(env_->config->dim), used = std::size_t(n_used());
   RoutedExpertsArgs args;
-  args.weights = weights_at_home();
+  args.weights = weights;
   args.groups = at<ExpertGroup>(base, env_->layout->expert_groups);
   args.counts = at<std::int32_t>(base, env_->layout->expert_counts);
   args.slots = at<std::int32_t>(base, env_->layout->expert_slots);
   args.n_experts = rows_->config->experts.n_experts;
   args.layer = rows_->layer;
+  args.first_expert = experts.begin;
+  args.end_expert = experts.end;
   args.route = rows_->route;
   if (norm) {
     args.norm = true;
     args.norm_weight = rows_->norm.weight;
     args.eps = rows_->norm.eps;
   }
-  // Rows do not depend on each other: as many at once as the workspace is for.
-  std::int32_t const most = std::max(env_->layout->slots_per_launch / n_used(), 1);
-  for (std::int32_t begin = 0; begin < rows_->n_rows; begin += most) {
-    std::size_t const row = std::size_t(begin);
+  // Rows do not depend on each other: as many at once as the workspace is for, in equal parts, none of which is few rows.
+  std::int32_t const most = std::max(env_->layout->slots_per_launch / n_used(), 1), n_parts = (rows_->n_rows + most - 1) / most;
+  for (std::int32_t part = 0; part < n_parts; ++part) {
+    auto const begin_of = [&](std::int32_t i) { return std::int32_t(std::int64_t(rows_->n_rows) * i / n_parts); };
+    std::size_t const row = std::size_t(begin_of(part));
     args.experts = common_args((norm ? rows_->norm.x : rows_->x) + row * dim, home_is_device());
-    args.experts.y += row * used * dim;
-    args.experts.n_tokens = std::min(most, rows_->n_rows - begin);
+    if (has_room()) args.experts.y += row * used * dim;
+    args.experts.n_tokens = begin_of(part + 1) - begin_of(part);
     args.experts.n_slots = args.experts.n_tokens * n_used();
     args.ids = rows_->ids + row * used;
-    if (adds_itself()) {
-      args.slot_weights = rows_->weights + row * used;
-      args.sum = rows_->hidden + row * dim;
+    float const* const slot_weights = rows_->weights + row * used;
+    float* const sum = rows_->hidden + row * dim;
+    if (then == Then::add) {
+      args.slot_weights = slot_weights;
+      args.sum = sum;
     }
     tiered::launch(home().kernels().routed_experts, args, home().queue());
+    if (then != Then::add_slots) continue;
+    tiered::launch(home().kernels().add_slots,
+                   AddSlotsArgs{args.experts.y, slot_weights, args.ids, sum, args.experts.n_tokens, n_used(), env_->config->dim,
+                                experts.begin, experts.end},
+                   home().queue());
   }
 }
 
@@ -177,6 +215,10 @@ void RoutedExperts::decide() {
       missing_.push_back(e);
     }
   }
+  // The host computes what is not worth fetching for these rows.
+  std::size_t const n_fetch = std::size_t(std::lround(double(env_->plan->fetched_misses) * double(missing_.size())));
+  on_host_.insert(on_host_.end(), missing_.begin() + std::ptrdiff_t(n_fetch), missing_.end());
+  missing_.resize(n_fetch);
 }
 
 ExpertGroup RoutedExperts::group_at(Expert const& e, std::byte const* base) const {
@@ -266,19 +308,20 @@ void RoutedExperts::compute_fetched() {
   Batch b;
   std::size_t fetched_bytes = 0;
   for (Expert const& e : missing_) {
-    auto room = env_->cache->acquire(e.shard, shard(e).bytes);
+    bool const stays = env_->cache->policy().admit(e.shard);
+    std::optional<ExpertCache::Room> room = room_for(e, stays);
     if (!room) {
       launch(b, true, device_x());
       fetched_bytes = 0;
-      room = env_->cache->acquire(e.shard, shard(e).bytes);
+      room = room_for(e, stays);
     }
+    if (!room) room = env_->cache->acquire(e.shard, shard(e).bytes);
     if (!room)
       throw Error(Errc::over_budget,
                   concat("the expert cache of ", env_->cache->bytes(), " bytes cannot hold one expert of ", shard(e).bytes));
-    fetch(e, *room);
-    b.ready = room->entry->filled;
+    fetch(b, e, *room);
     b.pinned.push_back(room->entry);
-    if (!env_->cache->policy().admit(e.shard)) b.unwanted.push_back(e.shard);
+    if (!stays) b.unwanted.push_back(e.shard);
     add_whole(b, e, env_->vram + env_->vram_layout->cache_offset + room->entry->offset);
     fetched_bytes += shard(e).bytes;
     if (fetched_bytes * 4 >= env_->cache->bytes()) {
@@ -289,19 +332,36 @@ void RoutedExperts::compute_fetched() {
   launch(b, true, b.groups.empty() ? nullptr : device_x());
 }
 
-void RoutedExperts::fetch(Expert const& e, ExpertCache::Room const& room) {
+/// One that is not to stay takes the place of no other while there is any else.
+std::optional<ExpertCache::Room> RoutedExperts::room_for(Expert const& e, bool stays) {
+  return stays ? env_->cache->acquire(e.shard, shard(e).bytes) : env_->cache->acquire_free(e.shard, shard(e).bytes);
+}
+
+void RoutedExperts::fetch(Batch& b, Expert const& e, ExpertCache::Room const& room) {
   std::byte* const base = env_->vram + env_->vram_layout->cache_offset + room.entry->offset;
-  std::vector<CopyPiece> pieces;
   for (std::int32_t i = shard(e).weights.begin; i < shard(e).weights.end; ++i) {
     Weight const& w = env_->table.weights[std::size_t(i)];
-    pieces.push_back({base + w.offset, w.data, w.bytes()});
+    b.pieces.push_back({base + w.offset, w.data, w.bytes()});
   }
+  add_after(b.after, room.after);
+  b.fetched.push_back({room.entry, e.shard});
+}
+
+/// All of a batch in one submission.
+void RoutedExperts::submit_copies(Batch& b) {
+  if (b.pieces.empty()) return;
   Ticket const before = env_->copy->last();
-  room.entry->filled = env_->copy->submit(pieces, {&room.after, 1});
-  if (env_->trace != nullptr) {
-    Action const a{ActionKind::copy, first_gpu, e.shard, {0, shard(e).n_rows}, {}, room.entry->offset, shard(e).bytes};
-    env_->trace->push_back({a, TraceLane::copy, before, room.entry->filled});
+  b.ready = env_->copy->submit(b.pieces, b.after);
+  for (auto const& [entry, id] : b.fetched) {
+    entry->filled = b.ready;
+    if (env_->trace == nullptr) continue;
+    Shard const& s = env_->table.shard(id);
+    env_->trace->push_back(
+        {{ActionKind::copy, first_gpu, id, {0, s.n_rows}, {}, entry->offset, s.bytes}, TraceLane::copy, before, b.ready});
   }
+  b.pieces.clear();
+  b.after.clear();
+  b.fetched.clear();
 }
 
 void RoutedExperts::launch(Batch& b, bool on_device, float const* x) {
@@ -310,6 +370,7 @@ void RoutedExperts::launch(Batch& b, bool on_device, float const* x) {
 }
 
 void RoutedExperts::launch_groups(Batch& b, bool on_device, float const* x) {
+  submit_copies(b);
   if (b.groups.empty()) return;
   Side const& side = on_device ? env_->device : env_->host;
   if (on_device) side.wait_for(b.ready);

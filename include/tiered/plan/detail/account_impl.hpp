@@ -19,8 +19,7 @@ ShardPlan make_plan(PlanRequest const& r, Placements p) {
     if (p.shards[i].resident()) plan.resident_bytes = VramAccount::sum(plan.resident_bytes, VramAccount::round_up(r.shards[i].bytes));
   }
   for (std::size_t l = 0; l < r.states.size(); ++l) {
-    plan.state_bytes =
-        VramAccount::sum(plan.state_bytes, VramAccount::round_up(std::size_t(double(p.state_in_vram[l]) * double(r.state_bytes(l)))));
+    plan.state_bytes = VramAccount::sum(plan.state_bytes, VramAccount::round_up(r.state_bytes(l, double(p.state_in_vram[l]))));
   }
   uses_device |= plan.state_bytes > 0;
   plan.cache_bytes = caches ? VramAccount::round_up(p.cache_bytes) : 0;
@@ -30,6 +29,8 @@ ShardPlan make_plan(PlanRequest const& r, Placements p) {
     plan.vram_bytes = VramAccount::sum(plan.vram_bytes, bytes);
   }
   plan.shortfall_bytes = plan.vram_bytes > r.budget.vram_bytes ? plan.vram_bytes - r.budget.vram_bytes : 0;
+  plan.fetched_misses = caches && !r.deterministic ? p.fetched_misses : 1;
+  plan.deterministic = r.deterministic;
   plan.shards = std::move(p.shards);
   plan.state_in_vram = std::move(p.state_in_vram);
   plan.chunk_tokens = plan.block_tokens = r.rows.n;

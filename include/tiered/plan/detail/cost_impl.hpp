@@ -27,7 +27,7 @@ constexpr double n_kernels(ShardKind kind) {
 
 inline double products_s(DeviceRates const& device, Shard const& shard, double n) {
   double const bits = shard.macs_per_token > 0 ? 8 * double(shard.bytes) / shard.macs_per_token : 32;
-  MatmulRates const& rates = device.matmul[std::size_t(weight_class(bits))];
+  MatmulRates const& rates = device.rates_for(shard.dtypes, bits, shard.kind == ShardKind::expert);
   // flops_by_rows.seconds(n) is the time of n rows whose products are one flop each.
   double const arithmetic_s = 2 * shard.macs_per_token * rates.flops_by_rows.seconds(n);
   return n_kernels(shard.kind) * device.launch_s + (std::max)(double(shard.bytes) / rates.bytes_per_s, arithmetic_s);
@@ -56,8 +56,10 @@ PassCost AnalyticCost::cost(Shard const& shard, Rows rows) const {
   if (used <= 0) return {};
   double const rows_each = double(n) * shard.use_probability / used;  // of those that use it
   PassCost out;
-  out.host_s = (capabilities.host_matmul & shard.dtypes) == shard.dtypes ? used * detail::products_s(hardware.host, shard, rows_each) : HUGE_VAL;
-  out.gpu_s = (capabilities.gpu_matmul & shard.dtypes) == shard.dtypes ? used * detail::products_s(hardware.gpu, shard, rows_each) : HUGE_VAL;
+  bool const on_host = (capabilities.host_matmul & shard.dtypes) == shard.dtypes;
+  bool const on_gpu = (capabilities.gpu_matmul & shard.dtypes) == shard.dtypes;
+  out.host_s = on_host ? used * detail::products_s(hardware.host, shard, rows_each) : HUGE_VAL;
+  out.gpu_s = on_gpu ? used * detail::products_s(hardware.gpu, shard, rows_each) : HUGE_VAL;
   out.copy_s = used * (hardware.copy_latency_s + hardware.h2d.seconds(double(shard.bytes)));
   return out;
 }

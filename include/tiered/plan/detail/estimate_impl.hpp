@@ -2,33 +2,41 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "tiered/core/function_ref.hpp"
 #include "tiered/plan/account.hpp"
 #include "tiered/plan/estimate.hpp"
+#include "tiered/plan/expert_flow.hpp"
 #include "tiered/plan/experts.hpp"
 
 namespace tiered {
 
 PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_tokens, std::int32_t block_tokens,
-                     FunctionRef<PassCost(Shard const&, Rows)> shard_cost, FunctionRef<PassCost(LayerState const&, Rows)> state_cost) {
+                     FunctionRef<PassCost(Shard const&, Rows)> shard_cost, FunctionRef<PassCost(LayerState const&, Rows)> state_cost,
+                     std::int32_t expert_tokens) {
   auto with_n = [&](std::int32_t n) { return Rows{(std::min)(n, rows.n), rows.context, rows.n_sequences}; };
-  Rows const block = with_n(block_tokens), chunk = with_n(chunk_tokens);
-  double const n_chunks = double((block.n + chunk.n - 1) / chunk.n), share = double(block.n) / double(rows.n);
+  Rows const block = with_n(block_tokens), chunk = with_n(chunk_tokens), part = expert_tokens > 0 ? with_n(expert_tokens) : block;
+  Rows const outputs = with_n((std::min)(block.n, (std::max)(most_output_rows, rows.n_sequences)));
+  auto const parts_of = [&](Rows one) { return double((block.n + one.n - 1) / one.n); };
+  double const n_chunks = parts_of(chunk), n_parts = parts_of(part), share = double(block.n) / double(rows.n);
   PassCosts out;
   out.shards.reserve(table.shards.size());
   out.read_bytes.reserve(table.shards.size());
   double used = 0, of_probability = -1;  // mostly the same as of the shard before
   for (Shard const& s : table.shards) {
     bool const at_once = s.kind == ShardKind::expert || s.kind == ShardKind::output || s.kind == ShardKind::embedding;
-    PassCost cost = shard_cost(s, at_once ? block : chunk);
+    PassCost cost = shard_cost(s, s.kind == ShardKind::output ? outputs : at_once ? block : chunk);
     if (!at_once) {
       cost.host_s *= n_chunks;
       cost.gpu_s *= n_chunks;
+    } else if (n_parts > 1 && s.kind == ShardKind::expert) {
+      cost.gpu_s = n_parts * shard_cost(s, part).gpu_s;
     }
     out.shards.push_back(cost);
     if (s.use_probability != of_probability) used = use_probability(s, block.n);
@@ -72,13 +80,15 @@ struct Estimator::Walk {
   ShardPlan const& plan;
   PassCosts const& costs;
   double hop_s;
+  std::int32_t rows_per_step, rows_per_block;
   Estimate out{};
   double rows_ready_s = 0;
   Lane copy{0, &out.copy_s}, gpu{0, &out.gpu_s}, host{0, &out.host_s};
   std::vector<RingRange> live{}, released{};  // live: when copied; released: when free
 
   Walk(Walk const&) = delete;
-  Walk(Estimator const& e, ShardPlan const& p, PassCosts const& c, double hop) : owner(e), plan(p), costs(c), hop_s(hop) {}
+  Walk(Estimator const& e, ShardPlan const& p, PassCosts const& c, double hop, std::int32_t chunk, std::int32_t block)
+      : owner(e), plan(p), costs(c), hop_s(hop), rows_per_step(chunk), rows_per_block(block) {}
 
   Lane& lane(DeviceId device) { return device == host_device ? host : gpu; }
 
@@ -133,14 +143,30 @@ struct Estimator::Walk {
     return time;
   }
 
-  /// Attention runs where the state lies; if that is the other device, queries go there and results come back.
+  /// Attention runs where the state lies, on both devices at once where it is in two places: queries go to the other device and results
+  /// come back; or what lies in host memory is brought, behind attention to it.
   double attend(std::size_t layer, bool on_host, double ready_s) {
-    bool const state_on_host = plan.state_in_vram[layer] == 0;
-    double const hop = state_on_host == on_host ? 0 : hop_s;
-    PassCost const& cost = costs.states[layer];
-    ActionTime const core = (state_on_host ? host : gpu).take(ready_s + hop, state_on_host ? cost.host_s : cost.gpu_s);
-    if (hop == 0) return core.end_s;
-    return lane(on_host ? host_device : first_gpu).take(core.end_s + hop, 0).end_s;
+    PassCost const& all = costs.states[layer];
+    double const in_vram = attended_in_vram(double(plan.state_in_vram[layer]), costs.states_used, owner.table_.states[layer].window);
+    auto const share = [&](double x, double of) { return of > 0 ? of * x : 0; };  // an infinite cost of nothing is none
+    PassCost const there{share(all.host_s, 1 - in_vram), share(all.gpu_s, 1 - in_vram), share(all.copy_s, 1 - in_vram)};
+    bool const brings = !on_host && costs.streams_states && host_attention(there, hop_s, rows_per_step).streams;
+    double end_s = ready_s;
+    auto const on_host_now = [&] { end_s = (std::max)(end_s, core(host, there.host_s, on_host ? 0 : hop_s, ready_s)); };
+    if (in_vram < 1 && on_host) on_host_now();  // the step's own part first: that of the other device comes back to it
+    if (in_vram > 0) end_s = (std::max)(end_s, core(gpu, share(all.gpu_s, in_vram), on_host ? hop_s : 0, ready_s));
+    if (in_vram < 1 && !on_host && !brings) on_host_now();
+    if (brings && in_vram < 1) {
+      double const brought_s = copy.take(ready_s, there.copy_s).end_s;
+      gpu.free_s = (std::max)(gpu.take(ready_s, there.gpu_s).end_s, brought_s);
+      out.copied_bytes += there.copy_s * owner.hardware_->h2d.peak_per_s();
+      end_s = (std::max)(end_s, gpu.free_s);
+    }
+    return end_s;
+  }
+  double core(Lane& device, double seconds, double hop, double ready_s) {
+    double const end_s = device.take(ready_s + hop, seconds).end_s;
+    return hop == 0 ? end_s : (&device == &host ? gpu : host).take(end_s + hop, 0).end_s;
   }
 
   /// Resident, fetched and host experts of one layer at the same time.
@@ -150,18 +176,26 @@ struct Estimator::Walk {
                                         [](ExpertLayer const& l, std::int32_t n) { return l.layer < n; });
     ActionTime time{rows_ready_s, rows_ready_s};
     if (layer == owner.experts_.layers.end() || layer->layer != layer_number) return time;
-    double resident_s = 0, cached_s = 0, fetch_s = 0, host_s = 0;
+    if (comes_ahead(*layer, a.device)) return run_ahead(*layer);
+    double resident_s = 0, cached_s = 0, fetch_s = 0, host_s = 0, used = 0, used_on_host = 0;
     for (std::size_t i = layer->begin; i < layer->end; ++i) {
       std::uint32_t const id = owner.experts_.ids[i];
       Placement const& p = plan.shards[id];
       PassCost const& cost = costs.shards[id];
+      double const probability = owner.table_.shards[id].use_probability;
+      used += probability;
       if (p.gpu_rows == 0) {
+        used_on_host += probability;
         host_s += cost.host_s;
         out.host_bytes += costs.read_bytes[id];
       } else if (p.cached) {
-        cached_s += cost.gpu_s;
-        fetch_s += (1 - hits()) * cost.copy_s;
-        out.copied_bytes += (1 - hits()) * costs.read_bytes[id];
+        double const fetched = (1 - hits()) * double(plan.fetched_misses), computed = 1 - hits() - fetched;
+        cached_s += (1 - computed) * cost.gpu_s;
+        fetch_s += fetched * cost.copy_s;
+        out.copied_bytes += fetched * costs.read_bytes[id];
+        if (computed > 0) host_s += computed * cost.host_s;
+        used_on_host += computed * probability;
+        out.host_bytes += computed * costs.read_bytes[id];
       } else {
         resident_s += cost.gpu_s;
       }
@@ -175,9 +209,67 @@ struct Estimator::Walk {
       end = (std::max)(end, gpu.free_s + to_gpu);
     }
     if (host_s > 0) end = (std::max)(end, host.take(time.begin_s + to_host, host_s).end_s + to_host);
+    double const back_s = slots_back_s(rows_per_block, a.device == host_device ? used - used_on_host : used_on_host);
+    if (back_s > 0) end = copy.take(end, back_s).end_s;
     time.end_s = rows_ready_s = end;
     return time;
   }
+
+  /// Whether all experts are brought without waiting for the router, behind the layers before: see pipeline/expert_flow.hpp.
+  bool comes_ahead(ExpertLayer const& layer, DeviceId home) const {
+    std::span<std::uint32_t const> const ids(owner.experts_.ids.data() + layer.begin, layer.size());
+    auto const on_device = [&](std::uint32_t id) { return plan.shards[id].gpu_rows > 0; };
+    auto const cached = [&](std::uint32_t id) { return plan.shards[id].cached; };
+    return home != host_device && uses_whole_layer(owner.table_.shards[ids.front()], rows_per_block) &&
+           std::all_of(ids.begin(), ids.end(), on_device) && std::any_of(ids.begin(), ids.end(), cached);
+  }
+
+  /// Copies go on from layer to layer, as far ahead of what computes as the flow has room; the last window computes when it is there.
+  ActionTime run_ahead(ExpertLayer const& layer) {
+    double compute_s = 0, bytes = 0;
+    std::size_t largest = 0;
+    for (std::size_t i = layer.begin; i < layer.end; ++i) {
+      std::uint32_t const id = owner.experts_.ids[i];
+      std::size_t const rounded = VramAccount::round_up(owner.table_.shards[id].bytes);
+      compute_s += costs.shards[id].gpu_s;
+      bytes += plan.shards[id].cached ? double(rounded) : 0;
+      largest = (std::max)(largest, rounded);
+    }
+    double const flow = double(flow_bytes(plan.cache_bytes, largest));
+    double const window = (std::max)(double(flow_window_bytes(std::size_t(flow))), double(largest));
+    bytes *= 1 - kept(flow);
+    ActionTime time{rows_ready_s, rows_ready_s};
+    double copied_s = 0, last_share = 1;
+    if (bytes > 0) {
+      double const n_windows = std::ceil(bytes / window);
+      double const copy_s = owner.hardware_->h2d.seconds(bytes) + n_windows * owner.hardware_->copy_latency_s;
+      double const ahead_s = copy_s * flow / bytes;
+      copied_s = copy.take((std::max)(0.0, ahead_end_s - ahead_s), copy_s).end_s;
+      last_share = 1 / n_windows;
+      double const block = rows_per_block, at_once = plan.expert_tokens > 0 ? (std::min)(double(plan.expert_tokens), block) : block;
+      double const used = double(layer.size()) * owner.table_.shards[owner.experts_.ids[layer.begin]].use_probability;
+      compute_s += std::ceil(block / at_once) * windows_s(n_windows, at_once, used);
+    }
+    time.end_s = (std::max)(gpu.take(time.begin_s, compute_s).end_s, copied_s + last_share * compute_s);
+    gpu.free_s = ahead_end_s = rows_ready_s = time.end_s;
+    out.copied_bytes += bytes;
+    return time;
+  }
+  double ahead_end_s = 0;
+
+  double cached_bytes() const {
+    double sum = 0;
+    for (std::uint32_t id : owner.experts_.ids)
+      sum += plan.shards[id].cached ? double(VramAccount::round_up(owner.table_.shards[id].bytes)) : 0;
+    return sum;
+  }
+  /// The share of all that may be cached which stays from one block to the next: all of it where nothing has to pass.
+  double kept(double flow) {
+    if (cached_ < 0) cached_ = cached_bytes();
+    if (double(plan.cache_bytes) >= cached_) return 1;
+    return (double(plan.cache_bytes) - flow) / cached_;
+  }
+  double cached_ = -1;
 
   double hits() {
     if (hits_ < 0) {
@@ -191,17 +283,20 @@ struct Estimator::Walk {
   double hits_ = -1;
 };
 
-Estimator::Estimator(ShardTable const& table, HardwareProfile const& hardware) : table_(table), hardware_(&hardware), experts_(table.shards) {
+Estimator::Estimator(ShardTable const& table, HardwareProfile const& hardware)
+    : table_(table), hardware_(&hardware), experts_(table.shards) {
   if (table.steps.empty()) return;
   Shard const& first = table.shard(table.steps[0].shard);  // whatever it is, its first weight has the width of the hidden rows
   if (first.weights.size() > 0) dim_ = table.weights[std::size_t(first.weights.begin)].cols;
 }
 
-double Estimator::hop_s(std::int32_t n) const { return hardware_->hop_latency_s + hardware_->d2h.seconds(double(n) * double(dim_) * sizeof(float)); }
+double Estimator::hop_s(std::int32_t n) const {
+  return hardware_->hop_latency_s + hardware_->d2h.seconds(double(n) * double(dim_) * sizeof(float));
+}
 
 Estimate Estimator::operator()(Schedule const& schedule, ShardPlan const& plan, PassCosts const& costs, Rows rows) const {
   std::int32_t const block = (std::min)(plan.block_tokens, rows.n);
-  Walk walk{*this, plan, costs, hop_s(block)};
+  Walk walk{*this, plan, costs, hop_s(block), (std::min)(plan.chunk_tokens, rows.n), block};
   walk.out.actions.reserve(schedule.size());
   for (Action const& a : schedule) walk.act(a);
   Estimate out = std::move(walk.out);

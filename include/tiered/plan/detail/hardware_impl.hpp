@@ -26,6 +26,22 @@ double RateCurve::peak_per_s() const {
   return peak;
 }
 
+double FormatRates::bits() const {
+  auto const of = [](DType type) { return 8.0 * block_bytes(type) / block_elems(type); };
+  return (of(dtype) + of(up) + of(down)) / 3;
+}
+
+MatmulRates const& DeviceRates::rates_for(std::uint64_t dtypes, double bits, bool experts) const {
+  FormatRates const* best = nullptr;
+  auto const is_in = [dtypes](DType type) { return (dtypes >> std::uint32_t(type) & 1) != 0; };
+  auto const distance = [&](FormatRates const& f) { return std::fabs(f.bits() - bits); };
+  for (FormatRates const& f : formats) {
+    if (f.experts != experts || !is_in(f.dtype) || !is_in(f.up) || !is_in(f.down)) continue;
+    if (best == nullptr || distance(f) < distance(*best)) best = &f;
+  }
+  return best != nullptr ? best->rates : matmul[std::size_t(weight_class(bits))];
+}
+
 HardwareProfile HardwareProfile::simulated() {
   auto curve = [](double one, double few, double many) { return RateCurve{{{1, one}, {16, few}, {512, many}}}; };
   HardwareProfile h;

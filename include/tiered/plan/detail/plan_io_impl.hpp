@@ -147,12 +147,17 @@ inline char letter(std::size_t n, std::size_t n_resident, std::size_t n_cached) 
   return n_resident > 0 ? (all ? 'R' : 'r') : (all ? 'C' : 'c');
 }
 
+inline std::string expert_tokens_text(ShardPlan const& plan) {
+  return plan.expert_tokens == 0 ? std::string() : concat(" experts ", plan.expert_tokens);
+}
+
 }  // namespace detail
 
 std::string to_text(ShardPlan const& plan) {
-  std::string out = concat("plan chunk ", plan.chunk_tokens, " block ", plan.block_tokens, "\nbytes vram ", plan.vram_bytes, " resident ",
-                           plan.resident_bytes, " state ", plan.state_bytes, " cache ", plan.cache_bytes, " ring ", plan.ring_bytes,
-                           " scratch ", plan.scratch_bytes, " shortfall ", plan.shortfall_bytes, "\nshards");
+  std::string out = concat("plan chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan),
+                           "\nbytes vram ", plan.vram_bytes, " resident ", plan.resident_bytes, " state ", plan.state_bytes, " cache ",
+                           plan.cache_bytes, " ring ", plan.ring_bytes, " scratch ", plan.scratch_bytes, " shortfall ",
+                           plan.shortfall_bytes, "\nmisses fetched ", detail::exact(plan.fetched_misses), "\nshards");
   detail::RunLengths shards{out};
   for (Placement const& p : plan.shards) shards.add(concat(name(p.home), ':', detail::exact(p.gpu_rows), p.cached ? ":cached" : ""));
   shards.end();
@@ -169,6 +174,7 @@ ShardPlan parse_plan(std::string_view text) {
   reader.expect("plan");
   plan.chunk_tokens = reader.named<std::int32_t>("chunk");
   plan.block_tokens = reader.named<std::int32_t>("block");
+  if (!reader.at_line_end()) plan.expert_tokens = reader.named<std::int32_t>("experts");
   reader.expect("bytes");
   plan.vram_bytes = reader.named<std::size_t>("vram");
   plan.resident_bytes = reader.named<std::size_t>("resident");
@@ -177,6 +183,8 @@ ShardPlan parse_plan(std::string_view text) {
   plan.ring_bytes = reader.named<std::size_t>("ring");
   plan.scratch_bytes = reader.named<std::size_t>("scratch");
   plan.shortfall_bytes = reader.named<std::size_t>("shortfall");
+  reader.expect("misses");
+  plan.fetched_misses = reader.named<float>("fetched");
   reader.expect("shards");
   reader.runs([&](std::string_view word) { plan.shards.push_back(detail::parse_placement(word, reader)); });
   reader.expect("states");
@@ -225,9 +233,9 @@ std::string summary(TierPlan const& tier) {
                 plan.vram_bytes == 0 ? "" : " =", bytes("weights", plan.resident_bytes), bytes("kv", plan.state_bytes),
                 bytes("ring", plan.ring_bytes), bytes("cache", plan.cache_bytes), bytes("scratch", plan.scratch_bytes), "; shards ",
                 n_resident, " resident ", n_streamed, " streamed ", n_cached, " cached ", n_host, " host; chunk ", plan.chunk_tokens,
-                " block ", plan.block_tokens, "; predicted ", detail::format_seconds(e.seconds), ", bound ",
-                detail::format_seconds(e.bound_s), " (copy ", detail::format_seconds(e.copy_s), ", gpu ", detail::format_seconds(e.gpu_s),
-                ", host ", detail::format_seconds(e.host_s), ")\n");
+                " block ", plan.block_tokens, detail::expert_tokens_text(plan), "; predicted ", detail::format_seconds(e.seconds),
+                ", bound ", detail::format_seconds(e.bound_s), " (copy ", detail::format_seconds(e.copy_s), ", gpu ",
+                detail::format_seconds(e.gpu_s), ", host ", detail::format_seconds(e.host_s), ")\n");
 }
 
 std::string to_text(TierPlan const& tier, ShardTable const& table) { return summary(tier) + layer_map(tier.plan, table); }
@@ -249,6 +257,44 @@ std::string to_text(Schedule const& schedule) {
   return out;
 }
 
+namespace detail {
+
+/// What was measured of a model's own weights: a line per type and shape, GFLOP/s by rows.
+inline std::string formats_text(DeviceRates const& device) {
+  std::string out;
+  for (FormatRates const& f : device.formats) {
+    out += concat("  ", device.name, ": ", f.experts ? "experts " : "", name(f.dtype),
+                  f.experts ? concat('/', name(f.up), '/', name(f.down)) : "", " [", f.rows, ", ", f.cols, "] ",
+                  rounded(f.rates.bytes_per_s / 1e9), " GB/s, GFLOP/s by rows");
+    for (RatePoint const& p : f.rates.flops_by_rows.points) out += concat(' ', p.size, ':', rounded(p.per_s / 1e9));
+    out += '\n';
+  }
+  return out;
+}
+
+/// " 1 MiB:40.1" for each point, sizes as `size` writes them; nothing of an empty curve.
+template <class Size>
+std::string curve_text(std::string_view title, RateCurve const& curve, Size size) {
+  std::string out;
+  for (RatePoint const& p : curve.points)
+    out += concat(out.empty() ? concat("  ", title, ", GB/s") : "", ' ', size(p.size), ':', rounded(p.per_s / 1e9));
+  return out.empty() ? out : out + '\n';
+}
+
+/// What only a machine that was measured has.
+inline std::string measured_text(HardwareProfile const& h) {
+  if (h.both_ways.points.empty() && h.dram_by_threads.points.empty()) return {};
+  auto const kib = [](double bytes) { return concat(bytes / 1024, "K"); };
+  std::string out = curve_text("to the device by piece", h.h2d, kib) + curve_text("from the device by piece", h.d2h, kib) +
+                    curve_text("both in turn", h.both_ways, kib) +
+                    curve_text("reading by threads", h.dram_by_threads, [](double n) { return concat(n); });
+  if (h.both_ways.points.empty()) return out;
+  return out + concat("  at once: the host's products keep ", rounded(100 * h.mutual.host_share), " %, copies to the device ",
+                      rounded(100 * h.mutual.h2d_share), " % of their rates; event ", format_seconds(h.event_latency_s), '\n');
+}
+
+}  // namespace detail
+
 std::string to_text(HardwareProfile const& h) {
   auto gb = [](double per_s) { return detail::rounded(per_s / 1e9); };
   std::string out;
@@ -261,9 +307,10 @@ std::string to_text(HardwareProfile const& h) {
     out += concat("attention ", gb(device->attention_bytes_per_s), " GB/s ", gb(device->attention_flops_per_s), " GFLOP/s, launch ",
                   detail::format_seconds(device->launch_s), '\n');
   }
+  for (DeviceRates const* device : {&h.host, &h.gpu}) out += detail::formats_text(*device);
   return out + concat("link: to the device ", gb(h.h2d.peak_per_s()), " GB/s, back ", gb(h.d2h.peak_per_s()), " GB/s, copy latency ",
                       detail::format_seconds(h.copy_latency_s), ", hop ", detail::format_seconds(h.hop_latency_s), "; DRAM ",
-                      gb(h.dram_bytes_per_s), " GB/s; ", h.n_threads, " threads\n");
+                      gb(h.dram_bytes_per_s), " GB/s; ", h.n_threads, " threads\n", detail::measured_text(h));
 }
 
 }  // namespace tiered

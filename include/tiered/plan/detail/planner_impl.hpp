@@ -13,6 +13,8 @@
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
+#include "tiered/plan/expert_flow.hpp"
+#include "tiered/plan/experts.hpp"
 #include "tiered/plan/planner.hpp"
 #include "tiered/plan/verify_schedule.hpp"
 
@@ -23,7 +25,7 @@ namespace detail {
 class TierPlanner {
  public:
   TierPlanner(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input)
-      : table_(table), input_(input), estimator_(table, hardware) {
+      : table_(table), input_(input), estimator_(table, hardware), experts_(table.shards) {
     expects(input.rows.n > 0 && input.rows.n_sequences > 0 && input.rows.context >= 0,
             "plan_tier: rows.n and rows.n_sequences must be positive");
     expects(input.fixed_state_in_vram.empty() || input.fixed_state_in_vram.size() == table.states.size(),
@@ -31,7 +33,12 @@ class TierPlanner {
     request_.states = table.states;
     request_.rows = input.rows;
     request_.fixed_state_in_vram = input.fixed_state_in_vram;
+    request_.state_pages = input.state_pages;
+    request_.deterministic = input.deterministic;
     fixed_bytes_ = VramAccount{request_}.used_bytes();
+    for (Shard const& s : table.shards) {
+      if (s.kind == ShardKind::router) routers_.push_back(s.id);
+    }
   }
 
   /// Chunks from all rows down by halves, until three sizes gave plans that compute on the device: a smaller one is slower by
@@ -40,8 +47,10 @@ class TierPlanner {
     std::vector<std::size_t> rings;  // of later shapes: those near the best of the first that streams
     int n_useful = 0, halvings = 0;
     for (std::int32_t chunk = input_.rows.n; n_useful < 3; chunk = (chunk + 1) / 2, ++halvings) {
-      useful_ = false;
+      useful_ = in_windows_ = false;
       for (Shape const& shape : shapes(chunk, halvings)) {
+        // More scratch for no larger a block; or a smaller one, where all but experts has room beside the larger.
+        if (in_windows_ && shape.block > shape.chunk && (shape.experts == 0 || best_->plan.ring_bytes == 0)) continue;
         set_shape(shape, shard_cost, state_cost);
         std::vector<std::size_t> const sizes = rings.empty() ? ring_sizes() : rings;
         for (std::size_t const ring : sizes) {
@@ -60,27 +69,49 @@ class TierPlanner {
   struct Shape {
     std::int32_t chunk = 0, block = 0;
     std::size_t scratch_bytes = 0;
+    std::int32_t experts = 0;  ///< ShardPlan::expert_tokens
   };
 
-  /// For a chunk the largest block whose hidden rows fit beside it and the states that are fixed, and the chunk itself.
+  /// For a chunk the largest block whose hidden rows fit beside it and the states that are fixed, and the chunk itself; before those
+  /// the two largest whose experts come in windows, of which the smaller leaves more to these.
   std::vector<Shape> shapes(std::int32_t chunk, int halvings) const {
     std::vector<Shape> out;
-    for (int k = halvings; k >= 0; --k) {
+    auto const add_if_fits = [&](int k, std::optional<ScratchBytes> const& scratch, std::int32_t experts) {
       std::int32_t const block = chunk << k;
-      if (k > 0 && block / 2 >= input_.rows.n) continue;
-      std::size_t const bytes = input_.scratch_bytes(chunk, block);
-      if (bytes > input_.budget.vram_bytes || fixed_bytes_ > input_.budget.vram_bytes - bytes) continue;
-      out.push_back({chunk, block, bytes});
-      if (out.size() == 2) break;
-      k = (std::min)(k, 1);
+      if (k > 0 && block / 2 >= input_.rows.n) return false;
+      std::size_t const bytes = (*scratch)(chunk, block);
+      if (bytes > input_.budget.vram_bytes || fixed_bytes_ > input_.budget.vram_bytes - bytes) return false;
+      out.push_back({chunk, block, bytes, experts});
+      return true;
+    };
+    if (input_.scratch_in_windows && goes_in_windows(chunk)) {
+      for (int k = halvings; k > 0 && out.size() < 2; --k) add_if_fits(k, input_.scratch_in_windows, chunk);
     }
+    int k = halvings;
+    while (k > 0 && !add_if_fits(k, input_.scratch_bytes, 0)) --k;
+    add_if_fits(0, input_.scratch_bytes, 0);
     return out;
+  }
+
+  /// Whether any rows that are more than a chunk use all experts of a layer.
+  bool goes_in_windows(std::int32_t chunk) const {
+    return chunk >= least_window_rows && !experts_.layers.empty() && std::ranges::all_of(experts_.layers, [&](ExpertLayer const& l) {
+             return uses_whole_layer(table_.shards[experts_.ids[l.begin]], chunk + 1);
+           });
+  }
+  /// Whether the plan has its rows on the device wherever there are experts, and has those come there.
+  bool runs_in_windows(ShardPlan const& plan) const {
+    return routers_.size() == experts_.layers.size() &&
+           std::ranges::all_of(routers_, [&](ShardId id) { return plan.shards[std::size_t(id)].gpu_rows > 0; }) &&
+           std::ranges::all_of(experts_.ids, [&](std::uint32_t id) { return plan.shards[id].resident() || plan.shards[id].cached; });
   }
 
   void set_shape(Shape const& shape, ShardCostRef shard_cost, StateCostRef state_cost) {
     Rows rows = input_.rows;
     if (input_.cost_context > 0) rows.context = input_.cost_context;
-    costs_ = pass_costs(table_, rows, shape.chunk, shape.block, shard_cost, state_cost);
+    costs_ = pass_costs(table_, rows, shape.chunk, shape.block, shard_cost, state_cost, shape.experts);
+    costs_.streams_states = input_.streams_states;
+    if (input_.rows.context > 0) costs_.states_used = (std::min)(1.0, double(rows.context) / double(input_.rows.context));
     request_ = {table_.shards,
                 costs_.shards,
                 table_.states,
@@ -90,7 +121,11 @@ class TierPlanner {
                 0,
                 shape.scratch_bytes,
                 input_.fixed_state_in_vram,
-                estimator_.hop_s((std::min)(shape.block, input_.rows.n))};
+                estimator_.hop_s((std::min)(shape.block, input_.rows.n)),
+                input_.state_pages,
+                costs_.states_used,
+                costs_.streams_states,
+                input_.deterministic};
   }
 
   /// None, one to three of the largest shards of a layer, two of the largest of all, and a geometric row up to what is free.
@@ -139,7 +174,8 @@ class TierPlanner {
   bool consider(Shape const& shape, ShardPlan plan, PrefetchRef prefetch) {
     plan.chunk_tokens = shape.chunk;
     plan.block_tokens = shape.block;
-    if (plan.shortfall_bytes > 0) return false;
+    plan.expert_tokens = shape.experts;
+    if (plan.shortfall_bytes > 0 || (shape.experts > 0 && !runs_in_windows(plan))) return false;
     useful_ = useful_ || plan.scratch_bytes > 0;
     if (std::string const broken = verify(plan, table_); !broken.empty())
       throw Error(Errc::precondition, concat("placement policy: ", broken));
@@ -150,13 +186,16 @@ class TierPlanner {
       if (error.code() != Errc::over_budget) throw;
       return false;  // the ring is too small for one row
     }
-    bool const by_rows = std::any_of(schedule.begin(), schedule.end(), [](Action const& a) { return a.rows != Range{}; });
+    bool const by_rows = std::any_of(schedule.begin(), schedule.end(), [&](Action const& a) {  // but the output, which runs once a block
+      return a.rows != Range{} && std::size_t(a.shard) < table_.shards.size() && table_.shard(a.shard).kind != ShardKind::output;
+    });
     if (by_rows && plan.chunk_tokens != plan.block_tokens) return false;
     for (Action const& a : schedule) {
       if (std::size_t(a.shard) < table_.shards.size()) continue;
       throw Error(Errc::precondition, concat("prefetch policy: there is no shard ", std::uint32_t(a.shard)));
     }
     Estimate estimate = estimator_(schedule, plan, costs_, input_.rows);
+    in_windows_ = in_windows_ || shape.experts > 0;
     bool const all_resident =
         request_.ring_bytes == 0 && std::all_of(table_.steps.begin(), table_.steps.end(), [&](Step const& step) {
           return plan.shards[std::size_t(step.shard)].resident() || table_.shard(step.shard).kind == ShardKind::embedding;
@@ -212,22 +251,27 @@ class TierPlanner {
   Estimator estimator_;
   PassCosts costs_;
   PlanRequest request_;
+  ExpertLayers experts_;
+  std::vector<ShardId> routers_;
   std::size_t fixed_bytes_ = 0;
-  bool useful_ = false;  ///< the chunk size being tried gave a plan that computes on the device
+  bool useful_ = false;      ///< the chunk size being tried gave a plan that computes on the device
+  bool in_windows_ = false;  ///< and one whose experts come in windows
   std::optional<TierPlan> best_;
 };
 
-TierPlan plan_tier(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input, PlaceRef place, PrefetchRef prefetch,
-                   ShardCostRef shard_cost, StateCostRef state_cost) {
+TierPlan plan_tier(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input, PlaceRef place,
+                   PrefetchRef prefetch, ShardCostRef shard_cost, StateCostRef state_cost) {
   return TierPlanner{hardware, table, input}.plan(place, prefetch, shard_cost, state_cost);
 }
 
 /// Where the states live is common to all token tiers, and decode and prompts want different things: VRAM for weights, or for KV that
-/// they read very often. Tried are decode's choice, a prompt's, all and none; taken is what is fastest for both together.
+/// they read very often. Tried are decode's choice, a prompt's, all, none, and of each layer what most steps see, or some more, or
+/// less; taken is what is fastest for both together.
 std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const& input, std::size_t n_states,
                                  FunctionRef<TierPlan(int bound, std::span<float const> fixed)> plan) {
   for (int bound : bounds) {
-    if (bound < 1 || bound > most_rows) throw Error(Errc::precondition, concat("a token tier of up to ", bound, " rows; 1 to ", most_rows, " can be"));
+    if (bound < 1 || bound > most_rows)
+      throw Error(Errc::precondition, concat("a token tier of up to ", bound, " rows; 1 to ", most_rows, " can be"));
   }
   std::vector<TierPlan> out(bounds.size());
   auto plan_all = [&](std::span<float const> fixed) {
@@ -244,6 +288,11 @@ std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const
   TierPlan const free_decode = plan(bounds[0], {}), free_prompt = plan(bounds[prompt], {});
   std::vector<std::vector<float>> candidates{free_decode.plan.state_in_vram, free_prompt.plan.state_in_vram,
                                              std::vector<float>(n_states, 1.f), std::vector<float>(n_states, 0.f)};
+  if (input.state_pages > 0 && input.cost_context > 0 && input.rows.context > 0) {
+    double const used = (std::min)(1.0, double(input.cost_context) / double(input.rows.context)), n_pages = input.state_pages;
+    for (double const share : {std::sqrt(used), used, used / 3})
+      candidates.emplace_back(n_states, float(std::ceil(share * n_pages) / n_pages));
+  }
   double best_s = HUGE_VAL;
   std::vector<float> best;
   for (std::size_t c = 0; c < candidates.size(); ++c) {

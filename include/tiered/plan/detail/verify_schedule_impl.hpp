@@ -37,7 +37,7 @@ std::string verify(ShardPlan const& plan, ShardTable const& table) {
     caches |= p.cached;
   }
   for (std::size_t l = 0; l < plan.state_in_vram.size(); ++l) {
-    if (!(plan.state_in_vram[l] == 0 || plan.state_in_vram[l] == 1)) return concat("state ", l, ": the share in VRAM must be 0 or 1");
+    if (!(plan.state_in_vram[l] >= 0 && plan.state_in_vram[l] <= 1)) return concat("state ", l, ": the share in VRAM must be from 0 to 1");
   }
   if (caches) {
     std::size_t const least = ExpertLayers{table.shards}.min_cache_bytes();
@@ -109,7 +109,7 @@ class ScheduleCheck {
     if (a.rows.begin < 0 || a.rows.end > s.n_rows || a.rows.begin >= a.rows.end) {
       return concat("rows [", a.rows.begin, ", ", a.rows.end, ") are no range of its ", s.n_rows);
     }
-    if (plan_.chunk_tokens != plan_.block_tokens) return "goes by rows, but the plan cuts its block into chunks";
+    if (plan_.chunk_tokens != plan_.block_tokens && s.kind != ShardKind::output) return "goes by rows, but the plan cuts its block into chunks";
     for (std::int32_t i = s.weights.begin; i < s.weights.end; ++i) {
       Weight const& w = table_.weights[std::size_t(i)];
       std::int32_t const first = w.first_row, end = w.first_row + w.rows;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tiered/plan/expert_flow.hpp"
 #include "tiered/plan/placements/order.hpp"
 #include "tiered/plan/placements/seconds_per_byte.hpp"
 
@@ -25,12 +26,13 @@ struct ExpertSplit {
   double device_share = 0;      ///< of the experts: resident, or cached if cache_bytes > 0
   std::size_t cache_bytes = 0;  ///< 0: those on the device are resident
   double hits = 1;
+  double fetched = 1;  ///< of what misses; the host computes the rest of it
 };
 
 /// One answer in the making: where each dense shard and each state is, in the order of use, and how long a pass then takes.
 struct Draft {
   std::vector<Where> dense;
-  std::vector<char> state_in_vram;  ///< by layer
+  std::vector<float> state_in_vram;  ///< by layer; 0 or 1 where not fixed
   ExpertSplit experts;
   double seconds = HUGE_VAL;
 };
@@ -86,8 +88,8 @@ class SecondsPerByteSolver {
   Draft blank() const {
     Draft d;
     d.dense.assign(order_.size(), Where::host);
-    d.state_in_vram.assign(r_.states.size(), 0);
-    for (std::size_t l = 0; l < r_.fixed_state_in_vram.size(); ++l) d.state_in_vram[l] = r_.fixed_state_in_vram[l] > 0;
+    d.state_in_vram.assign(r_.states.size(), 0.f);
+    for (std::size_t l = 0; l < r_.fixed_state_in_vram.size(); ++l) d.state_in_vram[l] = r_.fixed_state_in_vram[l];
     return d;
   }
   Draft on_host() const {
@@ -105,7 +107,8 @@ class SecondsPerByteSolver {
     for (bool const streams : {false, true}) {
       if (streams && r_.ring_bytes == 0) continue;
       // What is streamed depends on how long the experts keep the host busy, and what they get on what streaming leaves.
-      for (double const aim : {0.0, 0.5, 1.0, 2.0}) {
+      // Real routing is skewed, and then a cache for all experts hits more often than is promised: others must be clearly faster.
+      for (double const aim : {shared_misses, 0.0, 0.5, 1.0, 2.0}) {
         Draft variant = d;
         VramAccount left = vram;
         if (streams) {
@@ -114,7 +117,8 @@ class SecondsPerByteSolver {
         }
         variant.experts = split(left.free_bytes() + reserve, aim);
         variant.seconds = walk(variant, left, false);
-        if (variant.seconds < best.seconds) best = std::move(variant);
+        double const clear = best.experts.fetched < 1 ? 0.95 : 1;
+        if (variant.seconds < clear * best.seconds) best = std::move(variant);
         if (experts_.ids.empty()) break;
       }
     }
@@ -159,8 +163,10 @@ class SecondsPerByteSolver {
     }
     PassCost const& state = r_.state_costs[layer(i)];
     double const state_bytes = double(r_.state_bytes(layer(i)));
-    double const weights_gain = other_s - c.gpu_s - 2 * r_.hop_s, state_gain = state.host_s - state.gpu_s - 2 * r_.hop_s;
-    double const pair_gain = other_s + state.host_s - c.gpu_s - state.gpu_s;
+    HostAttention const on_host = host_attention(state, r_.hop_s, r_.streams_states ? r_.rows.n : 1);
+    double const state_s = on_host.streams ? on_host.streamed_s : state.host_s;
+    double const weights_gain = other_s - c.gpu_s - 2 * r_.hop_s, state_gain = state_s - state.gpu_s - 2 * r_.hop_s;
+    double const pair_gain = other_s + state_s - c.gpu_s - state.gpu_s;
     if (fixed()) {
       double const gain = r_.fixed_state_in_vram[layer(i)] > 0 ? other_s + 2 * r_.hop_s - c.gpu_s : weights_gain;
       if (gain > 0) items.push_back({gain / bytes, i, true, false});
@@ -171,12 +177,20 @@ class SecondsPerByteSolver {
     if (state_gain > 0) items.push_back({state_gain / (state_bytes + 1), i, false, true});
   }
 
+  static constexpr double shared_misses = -1;
+
   /// Experts for `room` bytes. `aim` 1: fetching what misses takes as long as the host's share; more: more is fetched; 0: nothing.
+  /// shared_misses: any expert may be in the cache, and of those that are not there link and host take as much as they can meanwhile.
   ExpertSplit split(std::size_t room, double aim) const {
     room = room / weight_alignment * weight_alignment;
     if (experts_.ids.empty() || !std::isfinite(sums_.gpu_s)) return {};
     double const fits = double(room) / double(experts_.bytes);
     if (fits >= 1) return {1, 0, 1};
+    if (aim == shared_misses) {
+      if (room < experts_.min_cache_bytes() || !std::isfinite(sums_.host_s) || sums_.host_s + sums_.copy_s <= 0) return {fits, 0, 1};
+      if (whole_layers() || r_.deterministic) return {1, room, fits, 1};
+      return {1, room, fits, sums_.host_s / (sums_.host_s + sums_.copy_s)};
+    }
     double balanced = fits;
     if (aim > 0 && room >= experts_.min_cache_bytes()) {
       double const both = sums_.host_s + sums_.copy_s;
@@ -200,7 +214,7 @@ class SecondsPerByteSolver {
   }
 
   struct Clocks {
-    double rows_s = 0, link_s = 0;
+    double rows_s = 0, link_s = 0, experts_s = 0;  ///< experts_s: end of the last layer's
     bool on_device = false;
     std::size_t ring_begin = 0, ring_end = 0, ring_used = 0;  ///< a range of in_ring_
   };
@@ -235,9 +249,8 @@ class SecondsPerByteSolver {
       c.rows_s += on_device ? cost(i).gpu_s : cost(i).host_s;
     }
     if (with_state(i)) {
-      bool const in_vram = d.state_in_vram[layer(i)] != 0;
-      PassCost const& state = r_.state_costs[layer(i)];
-      c.rows_s += (in_vram ? state.gpu_s : state.host_s) + (in_vram == on_device ? 0 : 2 * r_.hop_s);
+      double const in_vram = attended_in_vram(double(d.state_in_vram[layer(i)]), r_.states_used, r_.states[layer(i)].window);
+      c.rows_s += attention_s(r_.state_costs[layer(i)], in_vram, on_device, r_.hop_s, r_.rows.n, r_.streams_states);
     }
     return c;
   }
@@ -269,15 +282,40 @@ class SecondsPerByteSolver {
     ExpertSplit const& split = d.experts;
     double const begin = c.rows_s;
     double end = begin;
+    if (split.device_share >= 1 && split.hits < 1 && c.on_device && whole_layers()) return run_ahead(split, sum, c, std::size_t(found));
     if (split.device_share > 0) {
       end = begin + split.device_share * sum.gpu_s + (c.on_device ? 0 : 2 * r_.hop_s);
       if (split.hits < 1) {
-        c.link_s = (std::max)(c.link_s, begin) + split.device_share * (1 - split.hits) * sum.copy_s;
+        c.link_s = (std::max)(c.link_s, begin) + split.device_share * (1 - split.hits) * split.fetched * sum.copy_s;
         end = (std::max)(end, c.link_s);
+      }
+      if (split.fetched < 1) {
+        double const host_s = split.device_share * (1 - split.hits) * (1 - split.fetched) * sum.host_s;
+        end = (std::max)(end, begin + host_s + (c.on_device ? 2 * r_.hop_s : 0));
       }
     }
     if (split.device_share < 1) end = (std::max)(end, begin + (1 - split.device_share) * sum.host_s + (c.on_device ? 2 * r_.hop_s : 0));
-    c.rows_s = end;
+    double const away = c.on_device ? 1 - split.device_share * (1 - (1 - split.hits) * (1 - split.fetched)) : split.device_share;
+    c.rows_s = end + slots_back_s(r_.rows.n, away * n_used(std::size_t(found)));
+  }
+
+  bool whole_layers() const { return !experts_.ids.empty() && uses_whole_layer(r_.shards[experts_.ids.front()], r_.rows.n); }
+  /// Experts that a row uses of a layer.
+  double n_used(std::size_t found) const {
+    ExpertLayer const& l = experts_.layers[found];
+    return double(l.size()) * r_.shards[experts_.ids[l.begin]].use_probability;
+  }
+  /// All experts cross ahead of the router, as far ahead as the flow has room: see plan/expert_flow.hpp.
+  void run_ahead(ExpertSplit const& split, PassCost const& sum, Clocks& c, std::size_t found) const {
+    ExpertLayer const& l = experts_.layers[found];
+    std::size_t const largest = VramAccount::round_up(r_.shards[experts_.ids[l.begin]].bytes);
+    double const flow = double(flow_bytes(split.cache_bytes, largest));
+    double const missing = 1 - (double(split.cache_bytes) - flow) / double(experts_.bytes);
+    double const copy_s = missing * sum.copy_s, ahead_s = copy_s * flow / (missing * double(l.size() * largest));
+    c.link_s = (std::max)(c.link_s, c.experts_s - ahead_s) + copy_s;
+    double const window = (std::max)(double(flow_window_bytes(std::size_t(flow))), double(largest)), n = r_.rows.n;
+    double const n_windows = std::ceil(missing * double(l.size() * largest) / window);
+    c.rows_s = c.experts_s = (std::max)(c.rows_s + sum.gpu_s + windows_s(n_windows, n, n_used(found)), c.link_s);
   }
 
   Placements materialise(Draft const& d) const {
@@ -287,13 +325,14 @@ class SecondsPerByteSolver {
       if (d.dense[i] == Where::resident) out.shards[order_[i]] = {Tier::vram, 1};
       if (d.dense[i] == Where::streamed) out.shards[order_[i]] = {homes.take(dense(i).bytes), 1};
     }
-    for (std::size_t l = 0; l < d.state_in_vram.size(); ++l) out.state_in_vram[l] = d.state_in_vram[l] != 0 ? 1.f : 0.f;
+    for (std::size_t l = 0; l < d.state_in_vram.size(); ++l) out.state_in_vram[l] = d.state_in_vram[l];
     if (d.experts.device_share > 0) place(d.experts, homes, out);
     return out;
   }
 
   void place(ExpertSplit const& split, HostHomes& homes, Placements& out) const {
     out.cache_bytes = split.cache_bytes;
+    out.fetched_misses = float(split.fetched);
     std::size_t left = std::size_t(split.device_share * double(experts_.bytes));
     for (std::size_t k = 0, seen = 1; seen > 0; ++k) {
       seen = 0;

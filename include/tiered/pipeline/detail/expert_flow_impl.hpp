@@ -1,0 +1,272 @@
+/// Defines ExpertFlow: for one source file of a program.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tiered/core/error.hpp"
+#include "tiered/core/text.hpp"
+#include "tiered/pipeline/expert_flow.hpp"
+#include "tiered/plan/expert_flow.hpp"
+
+namespace tiered {
+
+namespace detail {
+
+/// Joins pieces that follow each other in both memories.
+inline void add_piece(std::vector<CopyPiece>& pieces, CopyPiece piece) {
+  if (!pieces.empty()) {
+    CopyPiece& last = pieces.back();
+    if (last.dst + last.bytes == piece.dst && last.src + last.bytes == piece.src) {
+      last.bytes += piece.bytes;
+      return;
+    }
+  }
+  pieces.push_back(piece);
+}
+
+}  // namespace detail
+
+void ExpertFlow::prepare(std::span<ShardId const> first_experts) {
+  drop_windows();
+  layers_.assign(first_experts.size(), {});
+  largest_ = 0;
+  step_ = 0;
+  if (env_->device_base == nullptr || env_->cache->bytes() == 0 || env_->device.kernels().routed_experts == nullptr) return;
+  for (Shard const& router : env_->table.shards) {
+    if (router.kind != ShardKind::router || env_->plan->shards[std::size_t(router.id)].gpu_rows == 0) continue;
+    Layer& l = layers_[std::size_t(router.layer)];
+    l.first = first_experts[std::size_t(router.layer)];
+    l.n_experts = env_->config->layers[std::size_t(router.layer)].experts.n_experts;
+    auto const placed = std::span(env_->plan->shards).subspan(std::size_t(l.first), std::size_t(l.n_experts));
+    l.flows = std::ranges::all_of(placed, [](Placement const& p) { return p.resident() || p.cached; }) &&
+              std::ranges::any_of(placed, [](Placement const& p) { return p.cached; });
+    if (!l.flows) continue;
+    for (std::int32_t e = 0; e < l.n_experts; ++e)
+      largest_ = std::max(largest_, VramAccount::round_up(shard(expert(router.layer, e)).bytes));
+  }
+}
+
+bool ExpertFlow::takes(std::int32_t number, std::int32_t n_rows) const {
+  if (std::size_t(number) >= layers_.size() || !layer(number).flows) return false;
+  std::int32_t const per_launch = env_->layout->slots_per_launch / env_->config->layers[std::size_t(number)].experts.n_experts_used;
+  std::int32_t const few = env_->device.kernels().fused_rows;  // for which the op does not go by ranges of experts
+  return n_rows > few && (n_rows <= per_launch || per_launch / 2 > few) && uses_whole_layer(shard(layer(number).first), n_rows);
+}
+
+// ---- the ring
+
+/// Where not everything that misses has room in what is free.
+void ExpertFlow::borrow() {
+  ExpertCache& cache = *env_->cache;
+  if (cache.lent_bytes() > 0) return;
+  std::size_t missing = 0;
+  for (std::int32_t l = 0; l < std::int32_t(layers_.size()); ++l) {
+    for (std::int32_t e = 0; takes(l, n_rows_) && e < layer(l).n_experts; ++e) {
+      ShardId const id = expert(l, e);
+      if (env_->plan->shards[std::size_t(id)].cached && cache.peek(id) == nullptr) missing += shard(id).bytes;
+    }
+  }
+  ring_ = ByteRing();
+  if (missing <= cache.free_bytes()) return;
+  std::size_t const begin = (cache.bytes() - flow_bytes(cache.bytes(), largest_)) / weight_alignment * weight_alignment;
+  std::optional<ExpertCache::Loan> const loan = cache.lend(cache.bytes() - begin);
+  if (!loan) return;
+  ring_ = ByteRing(loan->bytes);
+  ring_offset_ = loan->offset;
+  ring_head_ = 0;
+  last_used_ = loan->after;
+  after_.clear();
+  ring_.consumer_release(ring_.producer_acquire(0, loan->bytes, after_), loan->after);
+}
+
+void ExpertFlow::stop(std::uint64_t step) {
+  if (step == step_) return;
+  drop_windows();
+  env_->cache->take_back(last_used_);
+}
+
+/// Copied in vain: the next layer did not come this way after all. What the cache keeps of it is as good as anything it has.
+void ExpertFlow::drop_windows() {
+  for (Window const& w : windows_) {
+    for (ShardId const id : w.pinned) {
+      if (ExpertCache::Entry* const entry = env_->cache->peek(id); entry != nullptr && entry->pins > 0) --entry->pins;
+    }
+    if (w.in_ring) ring_.consumer_release(*w.in_ring, w.ready);
+  }
+  windows_.clear();
+  next_layer_ = -1;
+}
+
+/// Where a window of so many bytes would begin; the ring's size where those that are not yet used are in its way.
+std::size_t ExpertFlow::ring_place(std::size_t bytes) const {
+  std::size_t const begin = ring_head_ + bytes <= ring_.bytes() ? ring_head_ : 0;
+  bool const is_free =
+      std::ranges::none_of(windows_, [&](Window const& w) { return w.in_ring && w.ring_begin < begin + bytes && begin < w.ring_end; });
+  return is_free && begin + bytes <= ring_.bytes() ? begin : ring_.bytes();
+}
+
+// ---- windows
+
+void ExpertFlow::begin(std::int32_t number, std::int32_t n_rows, std::uint64_t step) {
+  layer_ = number;
+  n_rows_ = n_rows;
+  if (std::exchange(step_, step) != step) {
+    drop_windows();
+    borrow();
+  }
+  if (!windows_.empty() && windows_.front().layer != number) drop_windows();
+  if (next_layer_ != number) {
+    next_layer_ = number;
+    next_expert_ = 0;
+  }
+}
+
+ExpertFlow::Window const* ExpertFlow::next() {
+  if (windows_.empty()) {
+    if (next_layer_ != layer_ || next_expert_ == layer(layer_).n_experts) return nullptr;
+    add_window();
+  }
+  return windows_.front().layer == layer_ ? &windows_.front() : nullptr;
+}
+
+void ExpertFlow::release(Ticket used) {
+  Window const& w = windows_.front();
+  for (ShardId const id : w.pinned) {
+    ExpertCache::Entry& entry = *env_->cache->peek(id);
+    entry.last_use = used;
+    --entry.pins;
+  }
+  if (w.in_ring) ring_.consumer_release(*w.in_ring, used);
+  last_used_ = used;
+  windows_.erase(windows_.begin());
+}
+
+void ExpertFlow::copy_ahead() {
+  if (ring_.bytes() == 0) return;
+  if (next_layer_ == layer_) {
+    while (++next_layer_ < std::int32_t(layers_.size()) && !takes(next_layer_, n_rows_)) {
+    }
+    next_expert_ = 0;
+  }
+  if (next_layer_ >= std::int32_t(layers_.size())) return;
+  std::size_t const most = std::max(flow_window_bytes(ring_.bytes()), largest_);
+  while (windows_.size() < most_ahead && next_expert_ < layer(next_layer_).n_experts && ring_place(most) < ring_.bytes()) add_window();
+}
+
+/// From next_expert_ on, as many as make a window.
+void ExpertFlow::add_window() {
+  Draft d;
+  d.window.layer = next_layer_;
+  d.window.experts = {next_expert_, next_expert_};
+  std::int32_t const n_experts = layer(next_layer_).n_experts;
+  d.table.resize(std::size_t(n_experts - next_expert_));
+  after_.clear();
+  while (d.window.experts.end < n_experts && add_expert(d, expert(next_layer_, d.window.experts.end))) ++d.window.experts.end;
+  if (d.window.experts.size() == 0)
+    throw Error(Errc::over_budget, concat("an expert cache of ", env_->cache->bytes(), " bytes cannot hold one expert of ",
+                                          shard(expert(next_layer_, next_expert_)).bytes));
+  next_expert_ = d.window.experts.end;
+  submit(d);
+}
+
+/// False: the window ends before it.
+bool ExpertFlow::add_expert(Draft& d, ShardId id) {
+  Placement const& p = env_->plan->shards[std::size_t(id)];
+  if (p.resident()) {
+    set_table(d, id, env_->vram + env_->vram_layout->resident[std::size_t(id)]);
+    return true;
+  }
+  ExpertCache& cache = *env_->cache;
+  if (ExpertCache::Entry* const entry = cache.peek(id)) {
+    cache.count(true);
+    ++entry->pins;
+    d.window.pinned.push_back(id);
+    set_table(d, id, pool() + entry->offset);
+    return true;
+  }
+  std::size_t const bytes = VramAccount::round_up(shard(id).bytes);
+  bool const has_ring = ring_.bytes() > 0;
+  if (d.bytes > 0 && d.bytes + bytes > (has_ring ? flow_window_bytes(ring_.bytes()) : most_window_bytes)) return false;
+  std::optional<ExpertCache::Room> room;
+  if (!has_ring || cache.policy().admit(id)) room = cache.acquire_free(id, shard(id).bytes);
+  if (!room && !has_ring) room = cache.acquire(id, shard(id).bytes);
+  if (!room && !has_ring) return false;
+  cache.count(false);
+  d.bytes += bytes;
+  if (room) {
+    add_after(after_, room->after);
+    d.window.pinned.push_back(id);
+    d.filled.push_back(id);
+    set_table(d, id, pool() + room->entry->offset);
+  } else {
+    d.passing.push_back(id);
+  }
+  return true;
+}
+
+ExpertGroup& ExpertFlow::table_of(Draft& d, ShardId id) {
+  return d.table[std::size_t(id) - std::size_t(expert(d.window.layer, d.window.experts.begin))];
+}
+
+void ExpertFlow::set_table(Draft& d, ShardId id, std::byte const* base) {
+  table_of(d, id) = {base + weight(id, 0).offset, base + weight(id, 1).offset, base + weight(id, 2).offset, 0, 0};
+}
+
+/// Takes room in the ring: gate of all that pass, up of all, down of all.
+void ExpertFlow::lay_out_passing(Draft& d, std::vector<CopyPiece>& pieces) {
+  std::size_t bytes = 0;
+  for (ShardId const id : d.passing) {
+    for (std::int32_t i = 0; i < 3; ++i) bytes += VramAccount::round_up(weight(id, i).bytes());
+  }
+  std::size_t const begin = ring_place(bytes);
+  Window& w = d.window;
+  w.in_ring = ring_.producer_acquire(begin, bytes, after_);
+  w.ring_begin = begin;
+  w.ring_end = ring_head_ = begin + bytes;
+  std::byte* at = pool() + ring_offset_ + begin;
+  for (std::int32_t i = 0; i < 3; ++i) {
+    for (ShardId const id : d.passing) {
+      ExpertGroup& group = table_of(d, id);
+      (i == 0 ? group.gate : i == 1 ? group.up : group.down) = at;
+      detail::add_piece(pieces, {at, weight(id, i).data, weight(id, i).bytes()});
+      at += VramAccount::round_up(weight(id, i).bytes());
+    }
+  }
+}
+
+/// Experts that pass, those that the cache keeps from now on, and where all of the window are, in one submission.
+void ExpertFlow::submit(Draft& d) {
+  std::vector<CopyPiece> pieces;
+  if (!d.passing.empty()) lay_out_passing(d, pieces);
+  for (ShardId const id : d.filled) {
+    for (std::int32_t i = 0; i < 3; ++i)
+      pieces.push_back({pool() + env_->cache->peek(id)->offset + weight(id, i).offset, weight(id, i).data, weight(id, i).bytes()});
+  }
+  Window& w = d.window;
+  std::size_t const in_table =
+      env_->layout->expert_tables +
+      (std::size_t(w.layer) * std::size_t(env_->layout->n_experts) + std::size_t(w.experts.begin)) * sizeof(ExpertGroup);
+  std::copy_n(d.table.begin(), w.experts.size(), reinterpret_cast<ExpertGroup*>(env_->host_base + in_table));
+  pieces.push_back({env_->device_base + in_table, env_->host_base + in_table, std::size_t(w.experts.size()) * sizeof(ExpertGroup)});
+  Ticket const before = env_->copy->last();
+  w.ready = env_->copy->submit(pieces, after_);
+  if (w.in_ring) ring_.producer_commit(*w.in_ring, w.ready);
+  for (ShardId const id : d.filled) env_->cache->peek(id)->filled = w.ready;
+  if (env_->trace != nullptr) {
+    for (auto const* const ids : {&d.passing, &d.filled}) {
+      for (ShardId const id : *ids) {
+        Action const a{ActionKind::copy, first_gpu, id, {0, shard(id).n_rows}, {}, w.ring_begin, shard(id).bytes};
+        env_->trace->push_back({a, TraceLane::copy, before, w.ready});
+      }
+    }
+  }
+  windows_.push_back(std::move(w));
+}
+
+}  // namespace tiered

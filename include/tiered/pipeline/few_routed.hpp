@@ -1,0 +1,143 @@
+/// The routed experts of few rows, where every microsecond between router and sum is one of the token's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tiered/pipeline/routed_rows.hpp"
+
+namespace tiered {
+
+/// Where the experts are that are in VRAM, as a table of each layer in the device's memory: it finds them by the router's ids, and nobody
+/// waits. The same lies in the host's memory, which the device reads changes from.
+class ExpertAddresses {
+ public:
+  explicit ExpertAddresses(ExpertsEnvironment const& env) : env_(&env) {}
+
+  /// For a new plan, whose memory holds something else so far.
+  void prepare(std::span<ShardId const> first_experts);
+  /// Brings the device's tables up to date where somebody else changed the cache; the device waits for it, and for all copies before.
+  /// Whether there was anything to bring.
+  bool refresh();
+  /// [n_experts] of a layer, in the device's memory: null where it is not in VRAM.
+  ExpertGroup const* of_layer(std::int32_t layer) const { return table(env_->device_base, layer); }
+  bool has(std::int32_t layer, std::int32_t expert) const { return table(env_->host_base, layer)[expert].gate != nullptr; }
+  bool has_any(std::int32_t layer) const { return n_there_[std::size_t(layer)] > 0; }
+  ExpertGroup group_at(ShardId id, std::byte const* base) const;
+
+  /// Changes that the cache has seen already; the device learns of them by the parts of a later transfer.
+  void set(ShardId id, std::byte const* base);
+  void clear(ShardId id);
+  std::vector<TransferArgs::Part>& changes() { return changes_; }
+  void is_current() { version_ = env_->cache->version(); }
+
+ private:
+  ExpertGroup* table(std::byte* base, std::int32_t layer) const {
+    return reinterpret_cast<ExpertGroup*>(base + env_->layout->few_tables) + std::size_t(layer) * std::size_t(env_->layout->n_experts);
+  }
+  void change(ShardId id, ExpertGroup group);
+
+  ExpertsEnvironment const* env_;
+  std::vector<ShardId> first_experts_;  // by layer
+  std::vector<std::int32_t> n_there_;   // likewise
+  std::vector<TransferArgs::Part> changes_;
+  std::uint64_t version_ = 0;
+  bool known_ = false;
+};
+
+/// Rows are on the device, most experts are not. The device computes those that are in VRAM without waiting, writes what the host needs to
+/// know straight into the host's memory and reads the host's sum from there: no copy engine, whose hand-overs cost more than such bytes.
+/// Of the experts that are missing a share is fetched (ShardPlan::fetched_misses) while the host computes the others: link, host's
+/// memory and device are all busy at once. While the device is on its own, between a layer's experts and the next one's, the link has time
+/// for one more: an expert that the host computes now is brought for later, where that is likely to pay.
+///
+/// Per layer: device: publish rows, ids and weights; experts in VRAM | host: decide, compute its experts and sum them up | link: fetch |
+/// device: fetched experts, add the host's sum. The order of summation is: hidden row, experts in VRAM, fetched ones, the host's; so what is
+/// in the cache shows in a sum's last bits. With ShardPlan::deterministic all that is missing is fetched, and one launch takes the experts in
+/// the order of their ids, then the host's, which the plan put there for good.
+class FewRouted {
+ public:
+  explicit FewRouted(ExpertsEnvironment const& env) : env_(&env), addresses_(env) {}
+
+  void prepare(std::span<ShardId const> first_experts) {
+    addresses_.prepare(first_experts);
+    coming_.clear();
+    owed_ = 0;
+  }
+  /// Whether rows go this way: few, on a device that maps host memory and adds experts to rows itself.
+  bool takes(RoutedRows const& rows, ShardId first_expert) const;
+  void run(RoutedRows const& rows, ShardId first_expert, std::uint64_t step);
+
+ private:
+  enum class Where : std::uint8_t { host, device, fetched };
+  struct Expert {
+    std::int32_t number = 0, group = -1;
+    ShardId shard{};
+    Where where = Where::host;
+    bool may_be_fetched = false, for_later = false;
+    ExpertCache::Entry* entry = nullptr;  ///< pinned
+  };
+  /// On its way while its layer had no use for it: the device is told when the layer comes again.
+  struct Coming {
+    ShardId shard{};
+    Ticket filled;
+  };
+  /// Slots of one launch, or of the host.
+  struct List {
+    std::int32_t* ids = nullptr;  ///< [n_slots]: index into groups, or -1
+    float* weights = nullptr;     ///< [n_slots]
+    ExpertGroup* groups = nullptr;
+  };
+
+  std::int32_t n_used() const { return rows_->config->experts.n_experts_used; }
+  std::int32_t n_slots() const { return rows_->n_rows * n_used(); }
+  template <class T>
+  T* host_at(std::size_t offset) const {
+    return reinterpret_cast<T*>(env_->host_base + offset);
+  }
+  Shard const& shard(Expert const& e) const { return env_->table.shard(e.shard); }
+  std::byte* base_of(ExpertCache::Entry const& e) const { return env_->vram + env_->vram_layout->cache_offset + e.offset; }
+  DType type_of(ShardId expert, std::int32_t matrix) const {
+    return env_->table.weights[std::size_t(env_->table.shard(expert).weights.begin + matrix)].dtype;
+  }
+  ExpertsArgs shapes() const;
+
+  /// Rows, ids and weights to the host's memory; experts that are in VRAM. Waits for the first.
+  void publish();
+  void launch_in_vram();
+  void launch(std::int32_t const* ids, float const* weights, ExpertGroup const* groups, std::int32_t n_groups);
+  void list_experts();
+  void find_in_vram(std::uint64_t step);
+  void share_misses();
+  bool take_room(Expert& e);
+  void bring_one_for_later();
+  void tell_of_arrivals();
+  std::int32_t place_host_slots();
+  void run_on_host();
+  void fetch();
+  void submit(bool for_later);
+  List list_at(std::byte* base, std::size_t number) const;
+  std::int32_t fill_list(List const& list);
+  void run_fetched();
+  void add_host_sum();
+  void release();
+
+  ExpertsEnvironment const* env_;
+  ExpertAddresses addresses_;
+  RoutedRows const* rows_ = nullptr;
+  ShardId first_expert_{};
+  std::vector<Expert> experts_;
+  std::vector<std::int32_t> expert_of_;  // by slot: index into experts_
+  std::vector<std::int32_t> places_;     // by slot: its place among the host's, or -1
+  std::vector<ShardId> evicted_;
+  std::vector<Coming> coming_;
+  std::vector<CopyPiece> pieces_;
+  std::vector<Ticket> after_;
+  Ticket fetched_, host_done_;
+  double owed_ = 0;  // experts to be fetched that were left to the host so far, less than 1
+  bool uses_host_ = false;
+};
+
+}  // namespace tiered

@@ -1,0 +1,60 @@
+// Peers: their commands, and processes of our own that fail in every way.
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "../bench/model/child.hpp"
+#include "../bench/model/peer.hpp"
+#include "catch.hpp"
+#include "error_of.hpp"
+
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+TEST_CASE("a peer's command is cut at spaces that are not within quotes") {
+  CHECK(bench::words_of("/a/b --n-cpu-moe 30") == Words{"/a/b", "--n-cpu-moe", "30"});
+  CHECK(bench::words_of("  '/a b/c'  --x \"y z\"w '' ") == Words{"/a b/c", "--x", "y zw", ""});
+  CHECK(bench::words_of("").empty());
+}
+
+TEST_CASE("what the user sets is not set again") {
+  bench::Question q;
+  q.model = "/dev/null";
+  q.n_threads = 16;
+  q.on_gpu = true;
+  CHECK(bench::peer_command({"/bin/true"}, q) == Words{bench::absolute("/bin/true"), "-m", "/dev/null", "-t", "16", "-ctk", "f16", "-ctv",
+                                                       "f16", "-ngl", "99", "-b", "2048", "-ub", "2048"});
+  Words const own = bench::peer_command({"/bin/true", "--threads", "8", "-ngl", "8", "--n-cpu-moe", "30"}, q);
+  CHECK(own == Words{bench::absolute("/bin/true"), "-m", "/dev/null", "-ctk", "f16", "-ctv", "f16", "-b", "2048", "-ub", "2048",
+                     "--threads", "8", "-ngl", "8", "--n-cpu-moe", "30"});
+}
+
+TEST_CASE("a child's lines arrive whole and in order") {
+  std::vector<json> lines;
+  std::string const error = bench::in_child(
+      [](bench::Lines const& out) {
+        out({{"kind", "a"}, {"text", std::string(100000, 'x')}});
+        out.progress("half");
+        out({{"kind", "b"}, {"text", "not \xff utf-8"}});
+      },
+      [&](json const& j) { lines.push_back(j); });
+  CHECK(error.empty());
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0].at("text").get<std::string>().size() == 100000);
+  CHECK(lines[1].at("kind") == "progress");
+}
+
+TEST_CASE("a child that throws, crashes or leaves says how, after what it had said") {
+  auto const ends = [](auto work) {
+    int n = 0;
+    std::string const error = bench::in_child([&](bench::Lines const& out) { out({{"kind", "x"}}), work(); }, [&](json const&) { ++n; });
+    CHECK(n == 1);
+    return error;
+  };
+  CHECK(ends([] { throw tiered::Error(tiered::Errc::device, "it is on fire"); }) == "it is on fire");
+  CHECK(ends([] { ::raise(SIGKILL); }).find("signal 9") != std::string::npos);
+  CHECK(ends([] { ::_exit(3); }).find("code 3") != std::string::npos);
+}
