@@ -61,7 +61,8 @@ void engine_alone(Options const& o, int n_threads, char const* loading) {
   for (int i = 0; i < 4; ++i) engine.decode(sequence, 7);
   fmt::print("an engine of {}, {} threads that register, kernels loaded {}: ready after {:.3f} s, 64 tokens {:.3f} s, 4 more {:.3f} s\n",
              format_bytes(o.vram_bytes), n_threads, loading, ready - begin, first - ready, steady_seconds() - first);
-  for (LoadStep const& s : engine.stats().load.steps())
+  EngineStats const stats = engine.stats();
+  for (LoadStep const& s : stats.load.steps())
     fmt::print("    {:<16} {:>7.3f} to {:>7.3f}: {:>7.3f} s\n", s.name, s.begin_s, s.end_s, s.seconds());
   stages.tell("  all of it, the file's metadata included");
 }

@@ -62,6 +62,31 @@ inline void hand_out_lines(std::string& text, tiered::FunctionRef<void(nlohmann:
   ::_exit(code);
 }
 
+/// The end of a pipe and the child that writes to the other: both go whatever happens.
+class Child {
+ public:
+  Child(pid_t id, int descriptor) : id_(id), descriptor_(descriptor) {}
+  Child(Child const&) = delete;
+  Child& operator=(Child const&) = delete;
+  ~Child() {
+    if (id_ > 0) static_cast<void>(::kill(id_, SIGKILL)), wait();
+  }
+  int descriptor() const { return descriptor_; }
+  /// Its status, once it has ended.
+  int wait() {
+    ::close(descriptor_);
+    int status = 0;
+    while (::waitpid(id_, &status, 0) < 0 && errno == EINTR) {
+    }
+    id_ = -1;
+    return status;
+  }
+
+ private:
+  pid_t id_;
+  int descriptor_;
+};
+
 }  // namespace detail
 
 /// Calls work(lines) in a child, and on_line here for each of its lines as it comes. The process that calls this must have no other
@@ -72,13 +97,18 @@ inline std::string in_child(tiered::FunctionRef<void(Lines const&)> work, tiered
   if (::pipe2(ends, O_CLOEXEC) != 0) throw tiered::Error(tiered::Errc::io, std::strerror(errno));
   std::fflush(nullptr);
   pid_t const child = ::fork();
-  if (child < 0) throw tiered::Error(tiered::Errc::io, tiered::concat("no process: ", std::strerror(errno)));
+  if (child < 0) {
+    int const fork_errno = errno;
+    ::close(ends[0]), ::close(ends[1]);
+    throw tiered::Error(tiered::Errc::io, tiered::concat("no process: ", std::strerror(fork_errno)));
+  }
   if (child == 0) {
     ::close(ends[0]);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would read its lines
     detail::work_and_exit(Lines(ends[1]), work);
   }
   ::close(ends[1]);
+  detail::Child process(child, ends[0]);
   std::string text, error;
   auto const take = [&](nlohmann::json const& j) {
     if (j.at("kind") == "failed")
@@ -87,16 +117,13 @@ inline std::string in_child(tiered::FunctionRef<void(Lines const&)> work, tiered
       on_line(j);
   };
   char piece[4096];
-  for (::ssize_t n = 0; (n = ::read(ends[0], piece, sizeof piece)) != 0;) {
+  for (::ssize_t n = 0; (n = ::read(process.descriptor(), piece, sizeof piece)) != 0;) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) break;
     text.append(piece, std::size_t(n));
     detail::hand_out_lines(text, take);
   }
-  ::close(ends[0]);
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  int const status = process.wait();
   return status == 0 || !error.empty() ? error : tiered::concat("its process: ", how_it_ended(status));
 }
 

@@ -37,6 +37,8 @@ TEST_CASE("a plan as text or JSON reads back equal, and so does its schedule", "
     REQUIRE(schedule_from_json(nlohmann::json::parse(schedule_to_json(t.schedule).dump())) == t.schedule);
     t.plan.shards[0].gpu_rows = 0.1f;  // not exact in decimal
     t.plan.state_in_vram[0] = 1.f / 3;
+    t.plan.fetched_misses = 2.f / 3;
+    t.plan.deterministic = seed % 2 == 0;
     REQUIRE(parse_plan(to_text(t.plan)) == t.plan);
     REQUIRE(plan_from_json(nlohmann::json::parse(plan_to_json(t.plan).dump())) == t.plan);
   }

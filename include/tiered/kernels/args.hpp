@@ -261,7 +261,8 @@ struct ExpertGroup {
 };
 
 /// y[slot, :] = down(act(gate(x[token])) * up(x[token])) for every slot of every group; other slots are not touched.
-/// A slot's result does not depend on the grouping.
+/// A slot's result does not depend on the grouping, but by rounding on a GPU, where few rows are cut into more parts the fewer slots
+/// there are.
 struct ExpertsArgs {
   float const* x = nullptr;             ///< [n_tokens, dim]
   float* y = nullptr;                   ///< [n_tokens * n_used, dim]

@@ -20,9 +20,9 @@
 namespace tiered {
 
 /// One layer at a time. Waits for the ids only, and not even for them where one op does it all: where all experts of the layer are
-/// computed where its rows are, or come ahead of the ids (ExpertFlow); everything after is enqueued. Results do not depend on who computes
-/// an expert: each slot (row, place) has its own output, and slots are summed in order of place. Where
-/// a block has more rows than there is room for slots of, those are added to the rows window by window, in order of their experts.
+/// computed where its rows are, or come ahead of the ids (ExpertFlow); everything after is enqueued. Each slot (row, place) has its own
+/// output, and slots are summed in order of place, whoever computed them; where a block has more rows than there is room for slots of,
+/// they are added to the rows window by window, in order of their experts. Few rows: FewRouted says its own order.
 class RoutedExperts {
  public:
   explicit RoutedExperts(ExpertsEnvironment const& env) : env_(&env), few_(env), flow_(env) {}

@@ -64,7 +64,8 @@ struct CudaMachine {
     return concat(gpu.text(), ", ", uuid);
   }
 
-  /// For keys and values in host memory, which cross the link when many rows attend to them.
+  /// For keys and values in host memory, which cross the link when many rows attend to them. Taken as sequences grow: a driver that
+  /// page-locks no more ends that step with an Error, after which the engine can be used again.
   AnyTier kv_tier() const { return RegisteredTier(); }
 
   /// Weights are going to be copied from these. They are page-locked in the background; copies wait for their piece. The first call counts.

@@ -1,6 +1,7 @@
 /// Experts of a mixture: few rows straight from the ids, many rows grouped by expert. [device-visible]
 ///
-/// Which way is taken depends on the number of tokens, on shapes and types alone, so that a slot's result does not depend on the grouping.
+/// Which way is taken depends on the number of tokens, on shapes and types alone. Of few rows listed in groups, long sums are
+/// cut into more parts the fewer slots are listed: their roundings depend on that, those of rows by ids do not.
 #pragma once
 
 #include <cstddef>

@@ -157,7 +157,8 @@ std::string to_text(ShardPlan const& plan) {
   std::string out = concat("plan chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan),
                            "\nbytes vram ", plan.vram_bytes, " resident ", plan.resident_bytes, " state ", plan.state_bytes, " cache ",
                            plan.cache_bytes, " ring ", plan.ring_bytes, " scratch ", plan.scratch_bytes, " shortfall ",
-                           plan.shortfall_bytes, "\nmisses fetched ", detail::exact(plan.fetched_misses), "\nshards");
+                           plan.shortfall_bytes, "\nmisses fetched ", detail::exact(plan.fetched_misses),
+                           plan.deterministic ? " deterministic 1" : "", "\nshards");
   detail::RunLengths shards{out};
   for (Placement const& p : plan.shards) shards.add(concat(name(p.home), ':', detail::exact(p.gpu_rows), p.cached ? ":cached" : ""));
   shards.end();
@@ -185,6 +186,7 @@ ShardPlan parse_plan(std::string_view text) {
   plan.shortfall_bytes = reader.named<std::size_t>("shortfall");
   reader.expect("misses");
   plan.fetched_misses = reader.named<float>("fetched");
+  if (!reader.at_line_end()) plan.deterministic = reader.named<int>("deterministic") != 0;
   reader.expect("shards");
   reader.runs([&](std::string_view word) { plan.shards.push_back(detail::parse_placement(word, reader)); });
   reader.expect("states");
