@@ -63,17 +63,23 @@ std::size_t first_difference(std::vector<std::int32_t> const& a, std::vector<std
   return std::size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-/// Greedy text equals the fixture's up to a place where its two best logits lie closer than the tolerance, or where the CPU's text, of
-/// activations rounded to 8 bits as well, parts from it: a router at a near tie moves logits by more than rounding does.
-void check_text(std::vector<std::int32_t> const& got, std::shared_ptr<Transformer const> const& model, GoldenFixture const& f) {
+/// Greedy text equals the fixture's up to a place where its two best logits lie closer than the tolerance. Of mixtures in mixed types
+/// (`routes`) also up to where the CPU's text, of activations rounded to 8 bits as well, parts from it: a router at a near tie moves logits
+/// by more than rounding does.
+void check_text(std::vector<std::int32_t> const& got, std::shared_ptr<Transformer const> const& model, GoldenFixture const& f,
+                bool routes) {
   double const tolerance = 4 * quantised_tolerance(*model, f) * double(f.logit_range);
   std::vector<std::int32_t> const expected = f.continuation();
   std::size_t const at = first_difference(got, expected);
-  if (at == expected.size() || f.margins[at] < tolerance) return;
+  if (at == expected.size()) return;
+  INFO("token " << at << ": margin " << f.margins[at] << ", tolerance " << tolerance);
+  if (!routes || f.margins[at] < tolerance) {
+    CHECK(f.margins[at] < tolerance);
+    return;
+  }
   EngineOptions options = options_for();
   options.vram_bytes = 0;
   Engine<CpuPolicies> cpu(model, options);
-  INFO("token " << at << ": margin " << f.margins[at] << ", tolerance " << tolerance);
   CHECK(at == first_difference(greedy(cpu, f.prompt(), f.steps), expected));
 }
 
@@ -92,7 +98,8 @@ TEST_CASE("cuda: fully resident models give transformers' logits", "[cuda][golde
       INFO("first steps of " << steps.front());
       check_logits(all_logits(engine, f.tokens, steps), *model, f);
     }
-    check_text(greedy(engine, f.prompt(), f.steps), model, f);
+    bool const routes = model->config().layers[0].feed_forward == FeedForwardKind::experts;
+    check_text(greedy(engine, f.prompt(), f.steps), model, f, routes && !c.exact);
   }
 }
 

@@ -253,6 +253,52 @@ TEST_CASE("what is lent leaves the cache, and comes back after its last use") {
   CHECK(cache.free_bytes() == 100);
 }
 
+TEST_CASE("a cache of another size keeps what is wholly inside, and gives all of the rest") {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    INFO("seed " << seed);
+    SplitMix64 random(seed);
+    std::size_t bytes = 1000;
+    ExpertCache cache(bytes, AnyEviction(Lru{}));
+    for (int step = 0; step < 60; ++step) {
+      std::uint32_t const id = std::uint32_t(random.below(64));
+      if (random.below(4) == 0) {
+        if (random.below(3) == 0) cache.lend(1 + random.below(bytes));
+        bytes = 100 + random.below(2000);
+        std::uint64_t const before = cache.version();
+        bool const changes = bytes != cache.bytes();
+        std::vector<bool> inside(64, false);
+        for (std::uint32_t i = 0; i < 64; ++i) {
+          ExpertCache::Entry const* const e = cache.peek(ShardId(i));
+          inside[i] = e != nullptr && e->offset + e->bytes <= bytes;
+        }
+        cache.resize(bytes);
+        CHECK(cache.bytes() == bytes);
+        CHECK((cache.version() != before) == changes);
+        if (!changes) continue;
+        CHECK(cache.lent_bytes() == 0);
+        for (std::uint32_t i = 0; i < 64; ++i) CHECK((cache.peek(ShardId(i)) != nullptr) == inside[i]);
+        CHECK(cache.free_bytes() == bytes - cache.used_bytes());
+      } else if (cache.lent_bytes() == 0 && cache.peek(ShardId(id)) == nullptr) {
+        auto const room = cache.acquire(ShardId(id), 1 + random.below(90));
+        REQUIRE(room.has_value());  // nothing is pinned for long: all of it can be had
+        CHECK(room->entry->offset + room->entry->bytes <= bytes);
+        --room->entry->pins;
+      }
+      std::vector<std::pair<std::size_t, std::size_t>> ranges;
+      for (std::uint32_t i = 0; i < 64; ++i) {
+        if (ExpertCache::Entry const* const e = cache.peek(ShardId(i))) ranges.push_back({e->offset, e->offset + e->bytes});
+      }
+      std::sort(ranges.begin(), ranges.end());
+      for (std::size_t i = 1; i < ranges.size(); ++i) CHECK(ranges[i - 1].second <= ranges[i].first);
+    }
+    cache.resize(bytes + 1);
+    for (std::uint32_t i = 0; i < 64; ++i) {
+      if (cache.peek(ShardId(i)) != nullptr) cache.drop(ShardId(i));
+    }
+    REQUIRE(cache.acquire(ShardId(1), bytes + 1).has_value());  // one hole again
+  }
+}
+
 TEST_CASE("a flow leaves most of a cache alone and holds an expert") {
   for (std::size_t const cache : {std::size_t{100}, 64 * MiB, 1024 * MiB, 16 * 1024 * MiB}) {
     for (std::size_t const expert : {std::size_t{1}, std::size_t{90}, 3 * MiB}) {
