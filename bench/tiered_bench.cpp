@@ -26,9 +26,11 @@
 #include "amx_peak.hpp"
 #include "kernels/peak.hpp"
 #include "model/bounds.hpp"
+#include "model/by_hand.hpp"
 #include "model/figure.hpp"
 #include "model/ids.hpp"
 #include "model/peer.hpp"
+#include "model/run_once.hpp"
 #include "model/sweep.hpp"
 #include "model/synthetic.hpp"
 #include "tiered/profile/read_rate.hpp"
@@ -49,25 +51,35 @@ struct Options {
   std::vector<int> threads = {0};
   std::vector<std::string> peers;
   int n_decode = 64, n_runs = 3;
-  std::string kv_type = "f16", isa, vram, ids;
+  std::string kv_type = "f16", isa, vram, link, ids, device = TIERED_HAS_CUDA ? "gpu" : "sim";
+  bool by_hand = false;
 };
+
+/// 0 for no text. Errors  precondition where it is no rate.
+double rate_of(std::string const& link) {
+  std::optional<double> const rate = link.empty() ? 0.0 : tiered::parse_rate(link);
+  if (!rate) throw tiered::Error(tiered::Errc::precondition, tiered::concat("--link ", link, " is no rate: 12G is 12 GB/s"));
+  return *rate;
+}
+
+/// Errors  precondition where there is no budget, or a size or rate is none.
+tiered::EngineOptions device_options(Options const& o, int n_threads) {
+  std::optional<std::uint64_t> const budget = tiered::parse_bytes(o.vram);
+  if (!budget) throw tiered::Error(tiered::Errc::precondition, tiered::concat("--vram ", o.vram, " is no size"));
+  tiered::EngineOptions options;
+  options.vram_bytes = *budget;
+  options.n_threads = n_threads;
+  options.max_context = *std::max_element(o.prompts.begin(), o.prompts.end()) + o.n_decode;
+  options.kv_type = kv_type_of(o.kv_type);
+  options.expert_prior = false;  // figures are the same whatever ran before
+  options.link_bytes_per_s = rate_of(o.link);
+  return options;
+}
 
 /// Bytes that a decoded token reads: every matrix it goes through, the experts it is routed to, and the keys and values behind it.
 double bytes_per_token(tiered::Transformer const& model, tiered::DType kv_type, double context) {
   ModelBytes const m = model_bytes(model.table(), model.config().n_layers);
   return m.dense + m.experts_of_token + kv_bytes(model.table(), model.config(), kv_type, context);
-}
-
-template <class Engine>
-Speed run_once(Engine& engine, int n_prompt, int n_decode, TokenIds& ids) {
-  std::vector<std::int32_t> const prompt = ids.next(n_prompt), more = ids.next(n_decode);
-  tiered::Sequence const sequence = engine.new_sequence();
-  double const begin = now_s();
-  engine.prefill(sequence, prompt);
-  double const between = now_s();
-  for (std::int32_t token : more) engine.decode(sequence, token);
-  double const end = now_s();
-  return {n_prompt / (between - begin), n_decode > 0 ? n_decode / (end - between) : 0};
 }
 
 struct Result {
@@ -177,13 +189,7 @@ struct GpuPolicies : tiered::CudaPolicies {
 /// The same on a GPU, inside a budget. Its rates are measured once the engine is gone.
 std::vector<Result> measure_gpu(std::shared_ptr<tiered::Transformer const> const& model, int n_threads, Options const& o) {
   int const longest = *std::max_element(o.prompts.begin(), o.prompts.end());
-  std::optional<std::uint64_t> const budget = tiered::parse_bytes(o.vram);
-  if (!budget) throw tiered::Error(tiered::Errc::precondition, tiered::concat("--vram ", o.vram, " is no size"));
-  tiered::EngineOptions options;
-  options.vram_bytes = *budget;
-  options.n_threads = n_threads;
-  options.max_context = longest + o.n_decode;
-  options.kv_type = kv_type_of(o.kv_type);
+  tiered::EngineOptions const options = device_options(o, n_threads);
   std::vector<Result> results;
   {
     double const start = now_s();
@@ -236,6 +242,33 @@ std::vector<Result> measure(std::shared_ptr<tiered::Transformer const> const& mo
   return results;
 }
 
+struct SimPolicies : tiered::SimPolicies {
+  using Placement = tiered::AnyPlacement;
+};
+
+/// --by-hand, with each number of threads.
+void run_by_hand(std::shared_ptr<tiered::Transformer const> const& model, Options const& o) {
+  if (o.vram.empty())
+    throw tiered::Error(tiered::Errc::precondition, "--by-hand compares placements in a budget: give one, as in --vram 8G");
+  Routing const routing = routing_for(model->file(), o.ids);
+  for (int n_threads : o.threads) {
+    if (n_threads == 0) n_threads = tiered::default_thread_count();
+    tiered::EngineOptions const options = device_options(o, n_threads);
+    std::vector<HandResult> results;
+    if (o.device == "sim") {
+      results = compare_by_hand<SimPolicies>(model, options, o.prompts, o.n_decode, o.n_runs, routing);
+    } else {
+#if TIERED_HAS_CUDA
+      results = compare_by_hand<GpuPolicies>(model, options, o.prompts, o.n_decode, o.n_runs, routing);
+#else
+      throw tiered::Error(tiered::Errc::unsupported, "--device gpu: this program was built without CUDA");
+#endif
+    }
+    fmt::print("{} of VRAM, {} threads{}\n{}", tiered::format_bytes(options.vram_bytes), n_threads,
+               o.link.empty() ? std::string() : tiered::concat(", a link of ", o.link), by_hand_text(results, o.prompts));
+  }
+}
+
 void write_file(std::string const& path, std::string const& text) {
   std::FILE* const out = std::fopen(path.c_str(), "w");
   bool const written = out != nullptr && std::fputs(text.c_str(), out) >= 0;
@@ -251,6 +284,9 @@ void run(Options const& o) {
   fmt::print("{}: {} layers, dim {}, {} of weights, {} of them read for a token\n", o.model.substr(o.model.find_last_of('/') + 1),
              c.n_layers, c.dim, tiered::format_bytes(file.total_bytes()),
              tiered::format_bytes(std::size_t(bytes_per_token(*model, tiered::DType::f16, 0))));
+  if (!o.link.empty() && o.vram.empty())
+    throw tiered::Error(tiered::Errc::precondition, "--link is of a device: give a budget, as in --vram 8G");
+  if (o.by_hand) return run_by_hand(model, o);
   std::vector<Result> results;
   json all;
   for (int n_threads : o.threads) {
@@ -286,7 +322,7 @@ void make(MakeOptions const& o) {
 struct SweepCommand {
   SweepOptions sweep;
   std::vector<std::string> budgets = {"2G", "4G", "8G", "16G"};
-  std::string device = TIERED_HAS_CUDA ? "gpu" : "sim", svg_file;
+  std::string device = TIERED_HAS_CUDA ? "gpu" : "sim", svg_file, link;
   double tflops = 0;
 };
 
@@ -295,6 +331,7 @@ int run_sweep(SweepCommand const& command) {
   SweepOptions o = command.sweep;
   o.simulated = command.device == "sim";
   o.flops = command.tflops * 1e12;
+  o.link_bytes_per_s = rate_of(command.link);
   for (std::string const& text : command.budgets) {
     std::optional<std::uint64_t> const bytes = tiered::parse_bytes(text);
     if (!bytes) throw tiered::Error(tiered::Errc::precondition, tiered::concat("--vram ", text, " is no size"));
@@ -326,6 +363,10 @@ void add_options(CLI::App& app, Options& o, MakeOptions& m) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("-r,--runs", o.n_runs, "runs, of which the best counts")->check(CLI::PositiveNumber);
   app.add_option("--vram", o.vram, "on a GPU, inside this budget, as in 2G");
+  app.add_option("--link", o.link, "with --vram: copies between host and device held to a rate, as in 12G: what a slower link would do");
+  app.add_flag("--by-hand", o.by_hand,
+               "with --vram: the plan beside placements that need none: all on the CPU, attention first, stream all, ...");
+  app.add_option("--device", o.device, "of --by-hand: gpu, or sim: a simulated one")->check(CLI::IsMember({"gpu", "sim"}));
   add_common(app, o.kv_type, o.ids, o.peers);
   app.add_option("--isa", o.isa, "kernels; default: the best of this machine")->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
   app.add_option("--json", o.json_file, "write all figures to this file");
@@ -345,6 +386,7 @@ CLI::App& add_sweep(CLI::App& app, SweepCommand& c) {
       ->check(CLI::Range(2, 1000));
   sub.add_option("-t,--threads", c.sweep.n_threads, "of the CPU; 0: one for each core that may be used")->check(CLI::NonNegativeNumber);
   add_common(sub, c.sweep.kv_type, c.sweep.ids, c.sweep.peers);
+  sub.add_option("--link", c.link, "copies between host and device held to a rate, as in 12G: what a slower link would do");
   sub.add_option("--device", c.device, "gpu, or sim: a simulated one")->check(CLI::IsMember({"gpu", "sim"}));
   sub.add_flag("--engine-per-prompt", c.sweep.engine_per_prompt, "an engine for each prompt length, its context no longer than that needs");
   sub.add_option("--tflops", c.tflops, "that bounds think prompts reach; default: half of a matrix product's");

@@ -30,7 +30,7 @@ using nlohmann::json;
 using tiered::concat;
 
 struct Options {
-  std::string model, vram = "2G", device = "automatic", placement = "seconds_per_byte";
+  std::string model, vram = "2G", link, device = "automatic", placement = "seconds_per_byte";
   bool hardware = false, as_json = false, simulate = false, no_files = false;
   tiered::EngineOptions engine;
 };
@@ -95,7 +95,10 @@ void run(Options const& o) {
   tiered::GgufFile const gguf = tiered::GgufFile::open(o.model);
   std::shared_ptr<tiered::Transformer const> const model = tiered::make_model(gguf);
   tiered::EngineOptions options = o.engine;
-  auto machine = P::make_machine({.vram_bytes = options.vram_bytes, .n_threads = options.n_threads, .device = options.device});
+  auto machine = P::make_machine({.vram_bytes = options.vram_bytes,
+                                  .n_threads = options.n_threads,
+                                  .device = options.device,
+                                  .link_bytes_per_s = options.link_bytes_per_s});
   if constexpr (requires { machine.plan_bytes(); }) options.vram_bytes = machine.plan_bytes();
   tiered::ShardTable const table = model->table();
   tiered::ProfileResult const profile = profile_machine(machine, *model, table.weights, options);
@@ -138,6 +141,8 @@ int main(int argc, char** argv) {
   CLI::App app("Prints what this machine can do for a model, and what would be done within a VRAM budget.", "tiered-plan");
   app.add_option("-m,--model", o.model, "GGUF file")->required()->type_name("FILE");
   app.add_option("--vram", o.vram, "Budget: 512M, 2G")->type_name("SIZE")->capture_default_str();
+  app.add_option("--link", o.link, "Holds copies between host and device to a rate, as in 12G: what a slower link would do")
+      ->type_name("RATE");
   app.add_option("--device", o.device, "automatic, cuda, or simulated: memory of this machine behind a link that copies")
       ->check(CLI::IsMember({"automatic", "cuda", "simulated"}));
   app.add_option("--placement", o.placement, "Placement policy")->capture_default_str();
@@ -154,7 +159,12 @@ int main(int argc, char** argv) {
     o.engine.vram_bytes = std::size_t(*bytes);
     o.engine.profile.use_files = !o.no_files;
     if (o.hardware) o.engine.profile.measure = true;
-    if (o.simulate) o.engine.hardware = tiered::HardwareProfile::simulated();
+    if (!o.link.empty()) {
+      std::optional<double> const rate = tiered::parse_rate(o.link);
+      if (!rate) throw tiered::Error(tiered::Errc::precondition, concat("--link ", o.link, " is no rate"));
+      o.engine.link_bytes_per_s = *rate;
+    }
+    if (o.simulate) o.engine.hardware = tiered::with_link(tiered::HardwareProfile::simulated(), o.engine.link_bytes_per_s);
     run(o);
     return 0;
   } catch (tiered::Error const& e) {

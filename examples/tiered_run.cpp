@@ -42,11 +42,13 @@ struct HostPolicies : tiered::CpuPolicies {
 struct DevicePolicies : tiered::SimPolicies {
   using HostMemory = ChosenMemory;
   using Placement = tiered::AnyPlacement;
+  using Eviction = tiered::AnyEviction;
 };
 #if TIERED_HAS_CUDA
 struct GpuPolicies : tiered::CudaPolicies {
   using HostMemory = ChosenMemory;
   using Placement = tiered::AnyPlacement;
+  using Eviction = tiered::AnyEviction;
 };
 #endif
 template <class P>
@@ -58,6 +60,7 @@ template <class P>
 tiered::PolicyValues<P> policy_values(Options const& o) {
   tiered::PolicyValues<P> values;
   if constexpr (std::same_as<typename P::Placement, tiered::AnyPlacement>) values.placement = tiered::make_placement(o.placement);
+  if constexpr (std::same_as<typename P::Eviction, tiered::AnyEviction>) values.eviction = tiered::make_eviction(o.eviction);
   return values;
 }
 
@@ -79,12 +82,15 @@ tiered::EnginePlans only_plan(Model const& model, tiered::EngineOptions& options
 #if TIERED_HAS_CUDA
   if constexpr (std::same_as<P, GpuPolicies>) {
     bool const outside = options.vram_excludes_context;
-    auto machine = P::make_machine({options.vram_bytes, options.n_threads, o.f32_activations, false, {}, options.device, outside});
+    tiered::MachineOptions how{options.vram_bytes, options.n_threads, o.f32_activations, false, {}, options.device, outside};
+    how.link_bytes_per_s = options.link_bytes_per_s;
+    auto machine = P::make_machine(how);
     options.vram_bytes = machine.plan_bytes();
     options.hardware = tiered::profile_machine(machine, *model, model->table().weights, options).hardware;
     return tiered::make_plans<P>(*model, options, policy_values<P>(o), kernels, machine.device->kernels());
   }
 #endif
+  if (options.link_bytes_per_s > 0) options.hardware = tiered::with_link(tiered::HardwareProfile::simulated(), options.link_bytes_per_s);
   return tiered::make_plans<P>(*model, options, policy_values<P>(o), kernels, kernels);
 }
 
@@ -122,9 +128,11 @@ bool find_gpu(Options& o) {
 #endif
 
 /// While a device is opened: page-locking weights for its copies is slow where their pages are not there.
+/// Errors  Errc::io for a file that was cut.
 std::unique_ptr<tiered::PageToucher> touch_pages(tiered::GgufFile const& gguf, Options const& o) {
   bool const may_use_gpu = o.device == DeviceKind::automatic || o.device == DeviceKind::cuda;
   if (!TIERED_HAS_CUDA || !may_use_gpu || !o.mmap || o.plan_only || o.vram_bytes == std::size_t{0}) return nullptr;
+  gguf.check_sizes();
   std::vector<tiered::PageToucher::Bytes> parts;
   for (int part = 0; part < gguf.n_parts(); ++part) parts.push_back(gguf.mapping(part)->bytes());
   return std::make_unique<tiered::PageToucher>(std::move(parts), std::clamp(tiered::default_thread_count() / 4, 1, 4));
@@ -180,7 +188,7 @@ void announce(tiered::GgufFile const& gguf, Runner& runner, Options const& o) {
     say(concat("tiered-run: warning: -c ", plans.max_context, " is more than the ", trained,
                " tokens that the model was trained for: expect nonsense beyond them\n"));
   }
-  for (std::string const& note : {runner.slow_copies(), runner.profile().note}) {
+  for (std::string const& note : {runner.slow_copies(), runner.profile().note, runner.expert_prior().note}) {
     if (!note.empty()) say(concat("tiered-run: note: ", note, '\n'));
   }
   if (o.quiet) return;
@@ -195,8 +203,10 @@ tiered::EngineOptions engine_options(Options const& o, Progress& progress) {
   options.n_threads = std::max(o.n_threads, 0);
   options.f32_activations = o.f32_activations;
   options.deterministic = o.deterministic;
+  options.expert_prior = o.expert_prior;
   options.kv_type = o.kv_type;
   options.vram_excludes_context = o.vram_excludes_context;
+  options.link_bytes_per_s = o.link_bytes_per_s;
   options.progress = [](void* p, std::int32_t done, std::int32_t total) {
     if (total > 1) static_cast<Progress*>(p)->show(std::uint64_t(done), std::uint64_t(total));
     if (done == total) static_cast<Progress*>(p)->clear();

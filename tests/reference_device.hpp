@@ -162,6 +162,9 @@ class ReferenceDevice {
     wrap<RouteArgs, &KernelTable::route>();
     wrap<ExpertsArgs, &KernelTable::experts>();
     wrap<RoutedExpertsArgs, &KernelTable::routed_experts>();
+    wrap<ExpertWindowArgs, &KernelTable::group_slots>();
+    wrap<ExpertWindowArgs, &KernelTable::expert_window>();
+    wrap<MergeAttentionArgs, &KernelTable::merge_attention>();
     wrap<CombineArgs, &KernelTable::combine>();
     wrap<TransferArgs, &KernelTable::transfer>();
   }

@@ -100,6 +100,39 @@ void bench_many(Bench& b, DType type, std::int32_t n_tokens, std::int32_t rows, 
   b.tell(fmt::format("matmul {} {} x {} x {}", name(type), n_tokens, rows, dim), s, double(bytes), 2.0 * n_tokens * rows * dim);
 }
 
+/// The same layer, its experts coming in windows: slots are grouped once, then window after window is computed and added to the rows, in
+/// pieces as a budget of 2 GiB has room for. Seconds of a layer, and of one window of `per_window` experts.
+void bench_windows(Bench& b, DType type, RoutedExpertsArgs const& routed, ExpertGroup const* layers, int n_layers,
+                   std::int32_t per_window) {
+  std::int32_t const n_tokens = routed.experts.n_tokens, dim = routed.experts.dim, piece_slots = 6936;
+  Vram<std::byte> workspace(expert_window_bytes(piece_slots, dim, routed.experts.hidden_dim)), x_rows(expert_rows_bytes(n_tokens, dim));
+  Vram<std::int32_t> begins(std::size_t(routed.n_experts) + 1), slots{std::size_t(routed.experts.n_slots)},
+      places{std::size_t(routed.experts.n_slots)};
+  ExpertWindowArgs args;
+  args.experts = routed.experts;
+  args.experts.n_slots = piece_slots;
+  args.experts.workspace = workspace.data();
+  args.ids = routed.ids;
+  args.begins = begins.data(), args.slots = slots.data(), args.places = places.data(), args.x_rows = x_rows.data();
+  args.n_experts = routed.n_experts;
+  args.slot_weights = routed.slot_weights;
+  args.sum = routed.sum;
+  double const group_s = b.device.graph_seconds(6, [&](int) { b.device.launch(b.device.table().group_slots, args); });
+  double const s = b.device.graph_seconds(6, [&](int i) {
+    args.weights = layers + (i % n_layers) * routed.n_experts;
+    b.device.launch(b.device.table().group_slots, args);
+    for (std::int32_t first = 0; first < routed.n_experts; first += per_window) {
+      args.first_expert = first;
+      args.end_expert = std::min(first + per_window, routed.n_experts);
+      b.device.launch(b.device.table().expert_window, args);
+    }
+  });
+  std::int32_t const n_windows = (routed.n_experts + per_window - 1) / per_window;
+  b.tell(fmt::format("{} windows of {} experts {} {} tokens, {:.0f} us grouped, {:.0f} us a window", n_windows, per_window, name(type),
+                     n_tokens, group_s * 1e6, (s - group_s) / n_windows * 1e6),
+         s, 0, 6.0 * routed.experts.n_slots * dim * routed.experts.hidden_dim);
+}
+
 /// A layer of routed experts as qwen3-30b-a3b has them: 128 experts of 768, 8 for each token, of 2048.
 void bench_experts(Bench& b, DType type, std::int32_t n_tokens) {
   std::int32_t const n_experts = 128, n_used = 8, dim = 2048, hidden = 768;
@@ -151,6 +184,8 @@ void bench_experts(Bench& b, DType type, std::int32_t n_tokens) {
     touched = double(std::unique(ids.begin(), ids.end()) - ids.begin());
   }
   b.tell(fmt::format("routed_experts {} {} tokens", name(type), n_tokens), s, touched * double(expert), 6.0 * n_slots * dim * hidden);
+  if (n_tokens < 1024) return;
+  for (std::int32_t const per_window : {3, 12}) bench_windows(b, type, args, weights.data(), n_layers, per_window);
 }
 
 /// Norms of heads, rotations and the row's own keys and values too.
@@ -272,7 +307,7 @@ void run(Choice const& choice) {
   if (choice.wants("experts")) {
     for (DType const type : types) {
       if (type == DType::f32) continue;
-      for (std::int32_t const n : {1, 4, 64, 1024, 4096}) bench_experts(b, type, n);
+      for (std::int32_t const n : {1, 4, 64, 1024, 4096, 8192}) bench_experts(b, type, n);
     }
   }
   if (choice.wants("many")) {

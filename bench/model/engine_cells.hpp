@@ -92,6 +92,8 @@ class EngineCells {
     o.n_threads = job.question.threads;
     o.max_context = job.max_context;
     o.kv_type = kv_type_of(job.question.kv_type);
+    o.link_bytes_per_s = job.question.held_link_bytes_per_s;
+    o.expert_prior = false;  // a cell says the same whatever ran before
     return o;
   }
   static tiered::PolicyValues<P> policy_values() {

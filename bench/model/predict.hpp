@@ -31,6 +31,8 @@ inline Prediction predict_block(tiered::PlanImage const& image, PredictionBasis 
   tiered::PassCosts costs =
       pass_costs(basis.table, rows, image.limits.chunk, image.limits.block, shard_cost, state_cost, image.limits.experts);
   costs.states_used = double(rows.context) / std::max(max_context, rows.context);
+  costs.streams_states = image.activations.kv_stream.half_pages > 0;
+  costs.grown = 0;
   tiered::Estimate const e = estimate(image.schedule, image.plan, basis.table, costs, basis.cost.hardware, rows);
   return {e.seconds, e.copied_bytes, e.host_bytes};
 }

@@ -19,11 +19,15 @@
 
 namespace bench {
 
+/// Of the lines: another where a figure changes its meaning, not where there are more of them. Lines without are of version 1.
+inline constexpr int results_version = 1;
+
 /// One model, one budget, one length of prompt; `error` says why there are no figures.
 struct Cell {
   std::string model, routing, kv_type, device, machine, kernels, error;
   std::uint64_t file_bytes = 0, vram_bytes = 0;
   int prompt = 0, decoded = 0, threads = 0;
+  double held_link_bytes_per_s = 0;  ///< what copies were held to; 0: nothing
 
   std::string load_steps;    ///< when each step of loading began and ended
   double load_s = 0;         ///< until the engine is made
@@ -50,7 +54,8 @@ struct Cell {
   /// Whether this is the same question; nothing that was measured counts.
   bool is_same(Cell const& c) const {
     return model == c.model && routing == c.routing && kv_type == c.kv_type && device == c.device && file_bytes == c.file_bytes &&
-           vram_bytes == c.vram_bytes && prompt == c.prompt && decoded == c.decoded && threads == c.threads;
+           vram_bytes == c.vram_bytes && prompt == c.prompt && decoded == c.decoded && threads == c.threads &&
+           held_link_bytes_per_s == c.held_link_bytes_per_s;
   }
 };
 
@@ -102,6 +107,7 @@ void each_field(C& c, Visit visit) {
   visit("device", c.device);
   visit("kernels", c.kernels);
   visit("vram_bytes", c.vram_bytes);
+  visit("held_link_bytes_per_s", c.held_link_bytes_per_s);
   visit("load_s", c.load_s);
   visit("load_steps", c.load_steps);
   visit("ready_s", c.ready_s);
@@ -141,7 +147,7 @@ inline MachineRates rates_from_json(nlohmann::json const& j) {
 
 /// What follows from other figures is written too, for whoever reads the file with something else.
 inline nlohmann::json to_json(Cell const& c) {
-  nlohmann::json j{{"kind", "cell"}, {"rates", rates_to_json(c.rates)}};
+  nlohmann::json j{{"kind", "cell"}, {"version", results_version}, {"rates", rates_to_json(c.rates)}};
   each_field(c, [&](char const* key, auto const& value) { j[key] = value; });
   j["vram_over_budget_bytes"] = c.over_budget_bytes();
   j["prefill_tokens_per_s"] = c.prefill_per_s();
@@ -150,7 +156,7 @@ inline nlohmann::json to_json(Cell const& c) {
   return j;
 }
 inline nlohmann::json to_json(PeerCell const& c) {
-  nlohmann::json j{{"kind", "peer"}};
+  nlohmann::json j{{"kind", "peer"}, {"version", results_version}};
   each_field(c, [&](char const* key, auto const& value) { j[key] = value; });
   j["ttft_s"] = c.ttft_s();
   return j;
@@ -177,21 +183,32 @@ inline PeerCell peer_from_json(nlohmann::json const& j) { return detail::from_js
 /// All that a file holds, the last of each question.
 class Results {
  public:
-  /// Nothing where `path` is empty or no file yet. Lines that were cut off are left out.
+  /// Nothing where `path` is empty or no file yet. Lines that were cut off are left out, and those of other versions, which note() says.
   /// Errors  bad_file where there is something, but no result among it.
   static Results read(std::string const& path) {
     Results out;
     std::ifstream in(path);
     std::string line;
-    int n_read = 0, n_damaged = 0;
+    int n_read = 0, n_damaged = 0, n_foreign = 0, foreign = 0;
     while (std::getline(in, line)) {
       try {
-        if (!line.empty()) out.add(nlohmann::json::parse(line)), ++n_read;
+        if (line.empty()) continue;
+        nlohmann::json const j = nlohmann::json::parse(line);
+        if (int const version = version_of(j); version != results_version) {
+          foreign = version, ++n_foreign;
+          continue;
+        }
+        out.add(j), ++n_read;
       } catch (nlohmann::json::exception const&) {
         ++n_damaged;
       }
     }
-    if (n_read == 0 && n_damaged > 0) throw tiered::Error(tiered::Errc::bad_file, tiered::concat(path, ": there is no result in it"));
+    if (n_foreign > 0) {
+      out.note_ = tiered::concat(path, ": ", n_foreign, n_foreign == 1 ? " line is" : " lines are", " of version ", foreign,
+                                 " of the results, this program has ", results_version, ": not used");
+    }
+    if (n_read == 0 && n_foreign == 0 && n_damaged > 0)
+      throw tiered::Error(tiered::Errc::bad_file, tiered::concat(path, ": there is no result in it"));
     return out;
   }
 
@@ -202,6 +219,8 @@ class Results {
   }
   std::vector<Cell> const& cells() const { return cells_; }
   std::vector<PeerCell> const& peers() const { return peers_; }
+  /// What of the file is not used, and why; empty: nothing.
+  std::string const& note() const { return note_; }
   /// Answers only: what failed may be asked again.
   template <class C>
   bool answers(C const& question) const {
@@ -209,6 +228,7 @@ class Results {
   }
 
  private:
+  static int version_of(nlohmann::json const& j) { return j.is_object() ? j.value("version", 1) : 1; }
   template <class C>
   static void replace(std::vector<C>& list, C cell) {
     auto const at = std::ranges::find_if(list, [&](C const& c) { return c.is_same(cell); });
@@ -223,6 +243,7 @@ class Results {
 
   std::vector<Cell> cells_;
   std::vector<PeerCell> peers_;
+  std::string note_;
 };
 
 /// Appends a line, and an end to a line that was cut off. Nothing where `path` is empty.

@@ -35,7 +35,8 @@ struct SweepOptions {
   bool simulated = false;
   bool engine_per_prompt = false;  ///< whose context is no longer than that prompt needs, as peers have it
   std::string kv_type = "f16", ids, json_file;
-  double flops = 0;  ///< that prompts are thought to reach; 0: half of what a matrix product does
+  double link_bytes_per_s = 0;  ///< see EngineOptions
+  double flops = 0;             ///< that prompts are thought to reach; 0: half of what a matrix product does
 };
 
 inline std::uint64_t file_bytes(std::string const& path) {
@@ -55,6 +56,7 @@ class Sweep {
 
   /// How many cells failed.
   int run() {
+    if (!results_.note().empty()) fmt::print(stderr, "tiered-bench: note: {}\n", results_.note());
     for (std::string const& path : o_.models) {
       std::optional<Cell> const about = describe(path);
       if (!about) continue;
@@ -77,6 +79,7 @@ class Sweep {
     c.device = o_.simulated ? "sim" : "gpu";
     c.decoded = o_.n_decode;
     c.threads = n_threads_;
+    c.held_link_bytes_per_s = o_.link_bytes_per_s;
     try {
       c.routing = name(routing_for(tiered::GgufFile::open(path), o_.ids));
       kv_type_of(o_.kv_type);
@@ -179,6 +182,9 @@ class Sweep {
         [&](nlohmann::json const& j) {
           m = {j.at("machine"), rates_from_json(j.at("rates"))};
         });
+    if (o_.link_bytes_per_s > 0) {
+      for (double* const rate : {&m.rates.link, &m.rates.link_beside_cpu}) *rate = std::min(*rate, o_.link_bytes_per_s);
+    }
     show_progress("");
     if (!error.empty()) fmt::print(stderr, "tiered-bench: no rates, and so no bounds: {}\n", error);
     print_rates(m);

@@ -38,7 +38,8 @@ THE BUDGET
   this machine's that can hold no more than the budget; it computes with the CPU, so it is no faster than running without it. It is
   there to look at plans, to test placements, and to learn. Times in its plans are those of a made-up machine; a GPU, its link and this
   machine's memory are measured at the first start, which takes 3 s more: ~/.cache/tiered has the figures, tiered-plan --hardware prints
-  them.
+  them. There, too, is how often each expert of a mixture was used, so that the next start begins with those in VRAM;
+  --no-expert-prior does without.
 
 EXIT CODES
   0    done                           4    the file is fine, but this program cannot run it

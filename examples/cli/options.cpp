@@ -28,6 +28,7 @@
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/core/units.hpp"
+#include "tiered/plan/any_eviction.hpp"
 #include "tiered/plan/any_policy.hpp"
 #include "tiered/version.hpp"
 
@@ -124,7 +125,7 @@ CLI::Validator number(T least, T most) {
 
 /// What is parsed by us, after CLI11 is done.
 struct Raw {
-  std::string vram, seed = "-1", kv_k = "f16", kv_v = "f16", color, flash_attention, session, prompt_cache, device = "auto";
+  std::string vram, link, seed = "-1", kv_k = "f16", kv_v = "f16", color, flash_attention, session, prompt_cache, device = "auto";
   std::vector<std::string> logit_bias;
   bool chat = false, conversation = false, no_conversation = false, cache_read_only = false, cache_all = false, accepted = false;
   std::int32_t batch = 0, micro_batch = 0;
@@ -167,6 +168,8 @@ void add_where_to_run(CLI::App& app, Options& o, Raw& raw) {
   app.add_option("--vram", raw.vram, "Budget of device memory, as in 2G; without it, what the GPU has free less 512M")->type_name("SIZE");
   app.add_flag("--vram-excludes-context", o.vram_excludes_context,
                "The budget does not count what the CUDA context takes, as engines do that do not know it: for comparison");
+  app.add_option("--link", raw.link, "Holds copies between host and device to a rate, as in 12G: what a slower link would do")
+      ->type_name("RATE");
   app.add_option("--device", raw.device, "auto, none, cuda, or sim: a simulated one, no faster than the CPU")
       ->check(CLI::IsMember({"auto", "none", "cuda", "sim"}))
       ->type_name("NAME")
@@ -176,6 +179,13 @@ void add_where_to_run(CLI::App& app, Options& o, Raw& raw) {
       ->check(CLI::IsMember(names))
       ->type_name("NAME")
       ->capture_default_str();
+  std::vector<std::string> const evictions(std::begin(tiered::eviction_names), std::end(tiered::eviction_names));
+  app.add_option("--eviction", o.eviction, "Which expert leaves a full cache: lru, frequency_decay or prior_frequency")
+      ->check(CLI::IsMember(evictions))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_flag("--expert-prior,!--no-expert-prior", o.expert_prior,
+               "Whether the cache begins with the experts that earlier runs used, and this run's are kept (on a GPU)");
   app.add_flag("--plan", o.plan_only, "Print the plan to standard output and stop; no weights are read");
   app.add_option("-c,--ctx-size", o.context, "Most tokens of prompt and text together; 0: the trained length, at most 32768")
       ->check(number(0, 1 << 24))
@@ -365,6 +375,11 @@ void finish(CLI::App const& app, Options& o, Raw const& raw) {
     std::optional<std::uint64_t> const bytes = tiered::parse_bytes(raw.vram);
     if (!bytes) throw UsageError{concat("--vram \"", raw.vram, "\" is no size: write 512M, 2G or 1.5GiB")};
     o.vram_bytes = std::size_t(*bytes);
+  }
+  if (app.count("--link") > 0) {
+    std::optional<double> const rate = tiered::parse_rate(raw.link);
+    if (!rate) throw UsageError{concat("--link \"", raw.link, "\" is no rate: write 12G or 500M, bytes per second")};
+    o.link_bytes_per_s = *rate;
   }
   o.device = raw.device == "none"   ? DeviceKind::none
              : raw.device == "cuda" ? DeviceKind::cuda

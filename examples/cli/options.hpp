@@ -78,8 +78,11 @@ struct Options {
   std::string device_name;                    ///< of the CUDA device
   std::optional<std::size_t> vram_bytes;      ///< nothing: no device, or what a CUDA device has free
   bool vram_excludes_context = false;
+  double link_bytes_per_s = 0;
   std::string placement = "seconds_per_byte";
   bool chose_placement = false;
+  std::string eviction = "prior_frequency";
+  std::optional<bool> expert_prior;  ///< nothing: see EngineOptions
   bool plan_only = false;
   std::int32_t context = 0;
   int n_threads = 0;

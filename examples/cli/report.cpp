@@ -76,7 +76,16 @@ std::string device_text(Report const& r, Options const& o) {
   if (t.n_decoded > 1) out += concat(", ", format_bytes((after_prompt - t.first_decode_copied_bytes) / (t.n_decoded - 1)), " a token");
   if (std::uint64_t const used = r.experts.hits + r.experts.misses; used > 0)
     out += concat("\nexpert cache         ", fixed(100 * double(r.experts.hits) / double(used), 1), " % of ", used, " uses hit");
+  if (r.prior_bytes > 0) out += concat("\n                     began with ", format_bytes(r.prior_bytes), " that earlier runs used");
   return out + '\n';
+}
+
+/// What the plan promised, against what came of it.
+std::string planned_text(Report const& r) {
+  Turn const& t = r.turn;
+  if (!r.planned_s || *r.planned_s <= 0 || t.n_decoded == 0 || t.decode_s <= 0) return "";
+  return concat("as planned           ", rate(1, *r.planned_s), " tokens/s behind ", r.planned_context, " positions, ",
+                fixed(100 * double(t.n_decoded) / t.decode_s * *r.planned_s, 0), " % of it measured\n");
 }
 
 std::string bound_text(Bound const& b, Turn const& t) {
@@ -104,6 +113,11 @@ std::string to_text(Report const& r, Options const& o) {
   if (!t.tokens.empty()) out += concat("time to first token  ", fixed(t.first_token_s, 3), " s after loading\n");
   out += concat("text                 ", t.tokens.size(), t.tokens.size() == 1 ? " token" : " tokens");
   out += t.n_decoded > 0 ? concat(", ", rate(double(t.n_decoded), t.decode_s), " tokens/s\n") : "\n";
+  out += planned_text(r);
+  if (r.idle.n_layers > 0) {
+    out += concat("device idle          ", fixed(r.idle.mean_s() * 1e6, 1), " us in each layer of a token, on the average of ",
+                  r.idle.n_layers, '\n');
+  }
   if (r.bound) out += bound_text(*r.bound, t);
   out += device_text(r, o);
   if (r.host_kv_bytes > 0) out += concat("KV cache on the CPU  ", format_bytes(r.host_kv_bytes), '\n');

@@ -12,6 +12,7 @@
 #include "runner.hpp"
 #include "tiered/engine/load_times.hpp"
 #include "tiered/engine/planning.hpp"
+#include "tiered/engine/trace_idle.hpp"
 #include "tiered/io/gguf.hpp"
 #include "tiered/io/tokenizer.hpp"
 #include "tiered/model/config.hpp"
@@ -54,6 +55,10 @@ struct Report {
   tiered::ExpertCache::Counters experts;
   tiered::LoadTimes load;  ///< of the engine, a part of load_s
   std::optional<Bound> bound;
+  std::size_t prior_bytes = 0;      ///< of experts that earlier runs used, brought ahead
+  std::optional<double> planned_s;  ///< what the plan says of a token behind `planned_context` positions; nothing: for a made-up machine
+  std::int32_t planned_context = 0;
+  tiered::IdleSum idle;  ///< of the device within layers, while decoding; nothing without a trace
 };
 std::string to_text(Report const& r, Options const& o);
 

@@ -109,6 +109,7 @@ json to_json(Report const& r, Options const& o, tiered::GgufFile const& gguf, ti
   };
   if (!t.stop_string.empty()) out["stop_string"] = t.stop_string;
   if (o.logprobs > 0) out["logprobs"] = logprobs_json(t, tokenizer);
+  if (r.planned_s) out["plan"]["decode_s"] = *r.planned_s;
   if (r.bound) out["bound"] = bound_json(*r.bound, t);
   return out;
 }

@@ -1,5 +1,6 @@
 #include "run.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -72,6 +73,13 @@ Report Run::report(Turn const& turn) const {
   r.host_kv_bytes = stats.host_kv_bytes;
   r.experts = stats.experts;
   r.load = stats.load;
+  if (tiered::BoundedTrace const* const trace = runner_.trace())
+    r.idle = tiered::decode_idle(trace->events(), runner_.table(), trace->steps());
+  r.prior_bytes = runner_.expert_prior().filled_bytes;
+  if (runner_.profile().source != tiered::ProfileSource::simulated && o_.device != DeviceKind::none) {
+    r.planned_s = runner_.plans().tiers.front().estimate.seconds;
+    r.planned_context = std::min(runner_.max_context(), tiered::typical_context);
+  }
   if (turn.n_decoded > 0 && (o_.stats || !o_.json))
     r.bound = measure_bound(runner_, o_, double(turn.n_prompt) + double(turn.n_decoded + 1) / 2);
   return r;

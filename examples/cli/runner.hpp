@@ -37,6 +37,7 @@ class Runner {
 
   virtual tiered::EnginePlans const& plans() const = 0;
   virtual tiered::ProfileResult const& profile() const = 0;  ///< that they were estimated with
+  virtual tiered::ExpertPrior const& expert_prior() const = 0;
   virtual tiered::ShardTable table() const = 0;
   virtual tiered::ModelConfig const& config() const = 0;
   virtual tiered::EngineStats stats() const = 0;
@@ -71,6 +72,7 @@ class EngineRunner final : public Runner {
 
   tiered::EnginePlans const& plans() const override { return engine_.plans(); }
   tiered::ProfileResult const& profile() const override { return engine_.profile(); }
+  tiered::ExpertPrior const& expert_prior() const override { return engine_.expert_prior(); }
   tiered::ShardTable table() const override { return engine_.model().table(); }
   tiered::ModelConfig const& config() const override { return engine_.model().config(); }
   tiered::EngineStats stats() const override { return engine_.stats(); }

@@ -21,6 +21,7 @@
 #include "tiered/memory/buffer.hpp"
 #include "tiered/memory/host_memory.hpp"
 #include "tiered/model/transformer.hpp"
+#include "tiered/plan/any_eviction.hpp"
 #include "tiered/plan/any_policy.hpp"
 #include "tiered/plan/frequency_decay.hpp"
 #include "tiered/plan/lru.hpp"
@@ -29,4 +30,5 @@
 #include "tiered/plan/placements/seconds_per_byte.hpp"
 #include "tiered/plan/placements/stream_all.hpp"
 #include "tiered/plan/plan_io.hpp"
+#include "tiered/plan/prior_frequency.hpp"
 #include "tiered/version.hpp"

@@ -64,6 +64,7 @@ class Usage(Case):
             (["-m", TINY, "-p", "a", "-c", "-5"], "-5"),
             (["-m", TINY, "-p", "a", "-f", "b"], "--file"),
             (["-m", TINY, "-p", "a", "--placement", "best"], "seconds_per_byte"),
+            (["-m", TINY, "-p", "a", "--eviction", "fifo"], "prior_frequency"),
             (["-m", TINY, "-p", "a", "-sys", "b"], "--chat"),
             (["-m", TINY, "-p", "", "--chat"], "empty"),
             (["-m", TINY, "-p", ""], "the prompt is empty"),
@@ -223,6 +224,28 @@ class Budget(Case):
                         result = run("-m", model, "-p", "abc", "-n", "12", "--temp", "0", "--vram", vram, "--placement", placement, "--stats")
                         self.check(result, 0)
                         self.assertEqual(result.stdout, expected)
+
+    def test_experts_of_earlier_runs_are_there_from_the_start(self):
+        environment = {**os.environ, "XDG_CACHE_HOME": str(self.folder)}
+        args = ["-m", MOE, "-p", "abc", "-n", "12", "--temp", "0", "-c", "64", "--vram", "250K", "--placement", "stream_all", "--stats"]
+
+        def once(*more):
+            result = run(*args, *more, env=environment)
+            self.check(result, 0, "expert cache")
+            return result
+
+        expected = once().stdout
+        self.assertFalse((self.folder / "tiered").exists())  # nobody asked, and a simulated device is no machine to learn about
+        self.assertNotIn(b"began with", once("--expert-prior").stderr)
+        (file,) = (self.folder / "tiered").glob("experts-*.txt")
+        again = once("--expert-prior")
+        self.assertIn(b"began with", again.stderr)
+        self.assertEqual(again.stdout, expected)
+        for policy in ["lru", "frequency_decay"]:
+            self.assertEqual(once("--eviction", policy, "--expert-prior").stdout, expected)
+        self.assertNotIn(b"began with", once("--expert-prior", "--deterministic").stderr)
+        file.write_text("tiered expert uses 1\n")
+        self.check(run(*args, "--expert-prior", env=environment), 0, "note: ", file.name, "damaged")
 
     def test_nothing_fits_is_said(self):
         self.check(run("-m", TINY, "-p", "a", "-n", "1", "--vram", "1K"), 0, "everything on the CPU")
@@ -455,7 +478,7 @@ class Examples(Case):
         return subprocess.run([path, *map(str, args)], capture_output=True, timeout=300)
 
     def test_each_says_how_it_is_used(self):
-        for name in ["minimal", "own_placement", "own_tier"]:
+        for name in ["minimal", "own_eviction", "own_placement", "own_tier"]:
             with self.subTest(name=name):
                 result = self.example(name)
                 self.assertEqual((result.returncode, result.stdout), (2, b""))
@@ -468,11 +491,21 @@ class Examples(Case):
         self.assertEqual(self.example("minimal", self.folder / "none.gguf", "abc").returncode, 1)
 
     def test_own_policies_give_the_same_text(self):
-        for name, *args in [("own_placement", TINY, "200K"), ("own_placement", MOE, "200K", "abc"), ("own_tier", TINY), ("own_tier", MOE, "abc")]:
+        for name, *args in [
+            ("own_placement", TINY, "200K"),
+            ("own_placement", MOE, "abc", "--vram", "200K", "--sim"),
+            ("own_eviction", MOE, "100K"),
+            ("own_tier", TINY),
+            ("own_tier", MOE, "abc"),
+        ]:
             with self.subTest(name=name, args=args):
                 result = self.example(name, *args)
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertIn(b"The two texts are the same.", result.stdout)
+                if name != "own_tier":
+                    self.assertRegex(result.stdout, rb"[+-][0-9.]+ % tokens/s, [+-][0-9.]+ % bytes copied")
+        self.assertRegex(self.example("own_eviction", MOE, "100K").stdout, rb"[+-][0-9.]+ points of hits")
+        self.assertIn(b"has no experts", self.example("own_eviction", TINY, "100K").stderr)
 
 
 if __name__ == "__main__":

@@ -240,6 +240,17 @@ class Trace(Case):
         self.check(run("-m", MOE, "-p", "a", "-n", "12000", "-c", "12100", "--ignore-eos", "--vram", "64K", "--placement", "stream_all", "--trace", file), 0, "more were cut")
         self.assertGreater(json.loads(file.read_text())["otherData"]["events_cut"], 0)
 
+    def test_idle_of_the_device_within_layers(self):
+        file = self.folder / "trace.json"
+        args = ["-m", TINY, "-p", "abc", "-n", "5", "--ignore-eos", "--stats"]
+        err = run(*args, "--vram", "1M", "--placement", "all_vram", "--trace", file).stderr.decode()
+        self.assertRegex(err, r"device idle +[0-9.]+ us in each layer of a token, on the average of 8\n")  # 2 layers of 4 tokens
+        points = [e["args"]["us"] for e in json.loads(file.read_text())["traceEvents"] if e["ph"] == "C"]
+        self.assertEqual(len(points), 2 * 2 * 5)
+        self.assertEqual(set(points[1::2]), {0})
+        for more in (["--trace", file], ["--vram", "1M", "--placement", "all_vram"]):  # no device; no trace
+            self.assertNotIn(b"device idle", run(*args, *more).stderr)
+
     def test_file_that_cannot_be_written(self):
         self.check(run("-m", TINY, "-p", "a", "-n", "1", "--trace", self.folder / "none" / "trace.json"), 3, "trace file", "No such file")
 

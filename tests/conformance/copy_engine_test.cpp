@@ -5,6 +5,7 @@
 
 #include "tiered/memory/memcpy_engine.hpp"
 #include "tiered/memory/thread_engine.hpp"
+#include "tiered/memory/throttled.hpp"
 #include "tiered/sim/sim_copy_engine.hpp"
 
 namespace {
@@ -25,6 +26,12 @@ class On {
  private:
   std::shared_ptr<tiered::LaneSet> lanes_;
   std::unique_ptr<Engine> engine_;
+};
+
+/// Held to a rate that costs the suite no time worth mention.
+template <class E>
+struct Fast : tiered::ThrottledCopyEngine<E> {
+  explicit Fast(std::shared_ptr<tiered::LaneSet> lanes) : tiered::ThrottledCopyEngine<E>(std::move(lanes), 1e11) {}
 };
 
 using tiered::MemcpyEngine;
@@ -58,6 +65,15 @@ TEST_CASE("SimCopyEngine is a CopyEngine", "[conformance][copy_engine]") {
   tiered_test::copy_engine_moves_bytes<On<SimCopyEngine, false>>();
   tiered_test::copy_engine_keeps_order<On<SimCopyEngine, false>>();
   tiered_test::copy_engine_does_not_wait<On<SimCopyEngine, false>>();
+}
+TEST_CASE("a ThrottledCopyEngine is a CopyEngine", "[conformance][copy_engine]") {
+  tiered_test::copy_engine_moves_bytes<On<Fast<SimCopyEngine>, false>>();
+  tiered_test::copy_engine_keeps_order<On<Fast<SimCopyEngine>, false>>();
+  tiered_test::copy_engine_does_not_wait<On<Fast<SimCopyEngine>, false>>();
+  tiered_test::copy_engine_moves_bytes<On<Fast<SimCopyEngine>, true>>();
+  tiered_test::copy_engine_keeps_order<On<Fast<SimCopyEngine>, true>>();
+  tiered_test::copy_engine_moves_bytes<On<Fast<MemcpyEngine>, false>>();
+  tiered_test::copy_engine_keeps_order<On<Fast<MemcpyEngine>, false>>();
 }
 TEST_CASE("SimCopyEngine on seeded lanes is a CopyEngine", "[conformance][copy_engine]") {
   tiered_test::copy_engine_moves_bytes<On<SimCopyEngine, true>>();

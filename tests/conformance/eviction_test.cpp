@@ -1,12 +1,14 @@
 /// The EvictionPolicy suite over every model of it.
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "catch.hpp"
 #include "tiered/core/split_mix.hpp"
 #include "tiered/plan/any_eviction.hpp"
 #include "tiered/plan/frequency_decay.hpp"
 #include "tiered/plan/lru.hpp"
+#include "tiered/plan/prior_frequency.hpp"
 
 using namespace tiered;
 
@@ -63,6 +65,14 @@ TEST_CASE("Lru is an eviction policy", "[plan][eviction]") {
 }
 TEST_CASE("FrequencyDecay is an eviction policy", "[plan][eviction]") {
   check_eviction([] { return FrequencyDecay{8}; });
+}
+TEST_CASE("PriorFrequency is an eviction policy", "[plan][eviction]") {
+  check_eviction([] { return PriorFrequency{8, 4}; });
+  check_eviction([] {
+    PriorFrequency policy{8, 4};
+    policy.begin_with(std::vector<double>{0.1, 0.9, 0, 0.5});
+    return policy;
+  });
 }
 TEST_CASE("AnyEviction is an eviction policy", "[plan][eviction]") {
   check_eviction([] { return AnyEviction{Lru{}}; });

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -194,9 +193,7 @@ RouteArgs route_args(Layer const& layer, float const* scores, std::int32_t* ids,
   return {scores, nullptr, ids, weights, layer.c.n_tokens, layer.c.n_experts, layer.c.n_used};
 }
 
-/// `cuts`: ranges of experts, one launch after another; empty: all at once.
-std::vector<float> run_routed(Gpu& gpu, Layer const& layer, Extras extras, std::vector<float> const& scores = {},
-                              std::vector<std::int32_t> const& cuts = {}) {
+std::vector<float> run_routed(Gpu& gpu, Layer const& layer, Extras extras, std::vector<float> const& scores = {}) {
   ExpertsCase const& c = layer.c;
   std::int32_t const n_slots = std::int32_t(layer.n_slots());
   DeviceArray<float> x(layer.x), y(layer.output_size()), norm_weight(layer.norm_weight), slot_weights(layer.slot_weights);
@@ -232,17 +229,53 @@ std::vector<float> run_routed(Gpu& gpu, Layer const& layer, Extras extras, std::
     args.norm_weight = norm_weight.data();
     args.eps = 1e-5f;
   }
-  if (cuts.empty()) gpu.run(gpu.table().routed_experts, args);
-  for (std::size_t i = 1; i < cuts.size(); ++i) {
-    args.first_expert = cuts[i - 1];
-    args.end_expert = cuts[i];
-    gpu.run(gpu.table().routed_experts, args);
-  }
+  gpu.run(gpu.table().routed_experts, args);
   workspace.download();
   groups.download();
   slots.download();
   if (!extras.norm) CHECK(same_bits(x.download(), layer.x));
   return extras.sum ? (extras.norm ? x : sum).download() : y.download();
+}
+
+/// Windows that end at `ends`, `piece_slots` slots at once: y by slot, or the sum.
+std::vector<float> run_windows(Gpu& gpu, Layer const& layer, std::vector<std::int32_t> const& ends, std::int32_t piece_slots, bool sums) {
+  ExpertsCase const& c = layer.c;
+  DeviceArray<float> const x(layer.x), slot_weights(layer.slot_weights);
+  DeviceArray<float> y(layer.output_size()), sum(layer.x);
+  y.upload(poisoned(layer.output_size()));
+  DeviceArray<std::byte> workspace(expert_window_bytes(piece_slots, c.dim, c.hidden_dim)), x_rows(expert_rows_bytes(c.n_tokens, c.dim));
+  DeviceArray<std::int32_t> const ids(layer.ids);
+  DeviceArray<std::int32_t> begins(layer.groups.size() + 1), slots(layer.n_slots()), places(layer.n_slots());
+  DeviceArray<ExpertGroup> weights(layer.groups.size());
+  ExpertWindowArgs args;
+  args.experts = layer.args(piece_slots);
+  args.experts.x = x.data();
+  args.experts.y = sums ? nullptr : y.data();
+  args.experts.workspace = workspace.data();
+  args.ids = ids.data();
+  args.weights = weights.data();
+  args.begins = begins.data(), args.slots = slots.data(), args.places = places.data(), args.x_rows = x_rows.data();
+  args.n_experts = c.n_experts;
+  if (sums) args.slot_weights = slot_weights.data(), args.sum = sum.data();
+  gpu.run(gpu.table().group_slots, args);
+  CHECK(slots.download() == layer.slots);
+  std::vector<std::int32_t> const at = places.download();
+  for (std::size_t i = 0; i < layer.slots.size(); ++i) REQUIRE(at[std::size_t(layer.slots[i])] == std::int32_t(i));
+  std::int32_t first = 0;
+  for (std::int32_t const end : ends) {
+    std::vector<ExpertGroup> only(layer.groups.size());  // where the window's are, and nothing of others
+    std::copy(layer.groups.begin() + first, layer.groups.begin() + end, only.begin() + first);
+    for (ExpertGroup& g : only) g.first = g.n = 1 << 30;
+    weights.upload(only);
+    args.first_expert = first;
+    args.end_expert = first = end;
+    gpu.run(gpu.table().expert_window, args);
+  }
+  workspace.download();
+  x_rows.download();
+  begins.download();
+  CHECK(same_bits(x.download(), layer.x));
+  return sums ? sum.download() : y.download();
 }
 
 std::vector<float> reference_routed(Layer const& layer, Extras extras) {
@@ -283,45 +316,53 @@ TEST_CASE("CUDA experts equal the reference, listed and routed") {
   }
 }
 
-TEST_CASE("CUDA routed experts of some ranges, one after another, give what all at once give") {
+TEST_CASE("CUDA windows of experts give what all at once give, wherever windows and pieces end") {
   if (!has_gpu()) return;
   Gpu gpu;
   for (ExpertsCase const& c : experts_cases()) {
     if (c.n_tokens <= cuda::fused_rows) continue;
-    INFO(c.text());
     Layer const layer(c);
-    std::vector<std::int32_t> const cuts{0, c.n_experts / 3, c.n_experts / 3, c.n_experts - 1, c.n_experts};
-    CHECK(same_bits(run_routed(gpu, layer, {}, {}, cuts), run_routed(gpu, layer, {})));
+    std::int32_t const n = c.n_experts, n_slots = std::int32_t(layer.n_slots());
+    std::vector<float> const y = run_routed(gpu, layer, {}), summed = run_windows(gpu, layer, {n}, n_slots, true);
+    check_close(summed, reference_routed(layer, {true}), layer.tolerance());
+    for (std::int32_t const piece_slots : {n_slots + 5, n_slots / 3, 7}) {
+      for (std::vector<std::int32_t> const& ends : {std::vector<std::int32_t>{n}, std::vector<std::int32_t>{n / 3, n / 3, n - 1, n}}) {
+        INFO(c.text() << "; " << ends.size() << " windows, pieces of " << piece_slots);
+        CHECK(same_bits(run_windows(gpu, layer, ends, piece_slots, false), y));
+        CHECK(same_bits(run_windows(gpu, layer, ends, piece_slots, true), summed));
+      }
+    }
   }
 }
 
-TEST_CASE("CUDA routed experts of some ranges, each added to the rows before the next runs, give what all at once give") {
+TEST_CASE("CUDA slots of many rows are grouped by expert") {
   if (!has_gpu()) return;
   Gpu gpu;
-  for (ExpertsCase const& c : experts_cases()) {
-    if (c.n_tokens <= cuda::fused_rows) continue;
-    INFO(c.text());
-    Layer const layer(c);
-    std::vector<float> const y = run_routed(gpu, layer, {});
-    DeviceArray<float> const slot_weights(layer.slot_weights);
-    DeviceArray<std::int32_t> const ids(layer.ids);
-    auto const added = [&](std::vector<std::int32_t> const& cuts) {
-      DeviceArray<float> sum(layer.x);
-      for (std::size_t i = 1; i < cuts.size(); ++i) {
-        std::vector<float> only = y;  // what is not of these experts must not be read
-        for (std::size_t s = 0; s < layer.ids.size(); ++s) {
-          if (layer.ids[s] < cuts[i - 1] || layer.ids[s] >= cuts[i])
-            std::fill_n(only.begin() + std::ptrdiff_t(s) * c.dim, c.dim, std::numeric_limits<float>::quiet_NaN());
-        }
-        DeviceArray<float> const range(only);
-        gpu.run(gpu.table().add_slots,
-                AddSlotsArgs{range.data(), slot_weights.data(), ids.data(), sum.data(), c.n_tokens, c.n_used, c.dim, cuts[i - 1], cuts[i]});
-      }
-      return sum.download();
-    };
-    std::vector<float> const all = added({0, c.n_experts});
-    CHECK(same_bits(added({0, c.n_experts / 3, c.n_experts / 3, c.n_experts - 1, c.n_experts}), all));
-    check_close(all, reference_routed(layer, {true}), layer.tolerance());
+  SplitMix64 random(fresh_seed());
+  for (std::int32_t const n_tokens : {1, 511, 5000}) {
+    std::int32_t const n_experts = n_tokens == 511 ? 300 : 64, n_used = 4;
+    std::vector<std::int32_t> ids;
+    for (std::int32_t t = 0; t < n_tokens; ++t) {
+      std::int32_t const first = std::int32_t(random.below(random.below(2) == 0 ? 5 : std::uint64_t(n_experts)));
+      for (std::int32_t j : {0, 9, 3, 27}) ids.push_back((first + j) % n_experts);
+    }
+    std::vector<std::int32_t> begins(std::size_t(n_experts) + 1), slots(ids.size()), places(ids.size());
+    ExpertWindowArgs args;
+    args.experts.gate_type = args.experts.up_type = args.experts.down_type = DType::f32;  // x stays as it is
+    args.experts.n_tokens = n_tokens;
+    args.experts.n_used = n_used;
+    args.n_experts = n_experts;
+    args.ids = ids.data(), args.begins = begins.data(), args.slots = slots.data(), args.places = places.data();
+    reference::group_slots(args);
+    DeviceArray<std::int32_t> const device_ids(ids);
+    DeviceArray<std::int32_t> device_begins(begins.size()), device_slots(ids.size()), device_places(ids.size());
+    args.ids = device_ids.data();
+    args.begins = device_begins.data(), args.slots = device_slots.data(), args.places = device_places.data();
+    gpu.run(gpu.table().group_slots, args);
+    INFO("TIERED_SEED=" << fresh_seed() << ": " << n_tokens << " tokens");
+    CHECK(device_begins.download() == begins);
+    CHECK(device_slots.download() == slots);
+    CHECK(device_places.download() == places);
   }
 }
 

@@ -327,7 +327,8 @@ TEST_CASE("CUDA ops of no rows do nothing") {
   gpu.run(gpu.table().gather, GatherArgs{});
   gpu.run(gpu.table().route, RouteArgs{});
   gpu.run(gpu.table().combine, CombineArgs{});
-  gpu.run(gpu.table().add_slots, AddSlotsArgs{});
+  gpu.run(gpu.table().group_slots, ExpertWindowArgs{});
+  gpu.run(gpu.table().expert_window, ExpertWindowArgs{});
   gpu.run(gpu.table().argmax, ArgmaxArgs{});
   gpu.run(gpu.table().experts, ExpertsArgs{});
   gpu.run(gpu.table().embed[std::uint32_t(DType::q4_0)], EmbedArgs{});

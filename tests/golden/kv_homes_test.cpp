@@ -6,6 +6,7 @@
 
 #include "catch.hpp"
 #include "golden/engine_helpers.hpp"
+#include "golden/uneven_layers.hpp"
 #include "tiered/plan/placements/stream_all.hpp"
 
 using namespace tiered;
@@ -224,6 +225,25 @@ TEST_CASE("split and streamed keys and values: logits as of the whole, to the ro
           }
         }
       }
+    }
+  }
+}
+
+TEST_CASE("pages whose bytes differ from layer to layer: logits as of the whole", "[golden][kv]") {
+  for (char const* file : {"llama.f32.gguf", "qwen3.mixed.gguf"}) {
+    auto const model = open_uneven(file);
+    REQUIRE(KvCache::page_bytes(model->config().layers[0].attention, DType::f32) >
+            KvCache::page_bytes(model->config().layers[1].attention, DType::f32));
+    std::vector<float> const expected = on_cpu(model, DType::f32);
+    double const tolerance = gain * 4 * std::ldexp(1.0, -24) * model->config().n_layers;
+    std::uint64_t seed = 0;
+    for (Homes const& homes : {Homes{true, 0.f, true, 16}, Homes{true, 0.0625f, true, 16}, Homes{true, 0.1f, false, 16},
+                               Homes{false, 0.3f, false, 16}, Homes{true, 0.125f, true, 256}, Homes{true, 1.f, false, 16}}) {
+      INFO(file << (homes.on_device ? " on device, " : " on host, ") << homes.share << (homes.slow_host ? " streamed" : " split"));
+      Engine<KvPolicies> engine = engine_of(model, homes, DType::f32, ++seed);
+      std::vector<float> const got = talk(engine);
+      CHECK(worst(got, expected) < tolerance);
+      if (homes.share == 1) CHECK(got == expected);
     }
   }
 }

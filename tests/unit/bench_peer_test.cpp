@@ -1,15 +1,19 @@
 // Peers: their commands, and processes of our own that fail in every way.
+#include <cerrno>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../bench/model/child.hpp"
 #include "../bench/model/peer.hpp"
+#include "../bench/model/results.hpp"
 #include "catch.hpp"
 #include "error_of.hpp"
+#include "temp_dir.hpp"
 
 using nlohmann::json;
 using Words = std::vector<std::string>;
@@ -57,4 +61,23 @@ TEST_CASE("a child that throws, crashes or leaves says how, after what it had sa
   CHECK(ends([] { throw tiered::Error(tiered::Errc::device, "it is on fire"); }) == "it is on fire");
   CHECK(ends([] { ::raise(SIGKILL); }).find("signal 9") != std::string::npos);
   CHECK(ends([] { ::_exit(3); }).find("code 3") != std::string::npos);
+}
+
+TEST_CASE("no child is left where what it found cannot be written, or is no JSON") {
+  auto const nobody_left = [] { return ::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD; };
+  REQUIRE(nobody_left());
+  tiered_test::TempDir const dir;
+  auto const endless = [](bench::Lines const& out) {
+    for (;;) out({{"kind", "x"}});
+  };
+  auto const written =
+      tiered_test::error_of([&] { bench::in_child(endless, [&](json const& j) { bench::append_line(dir / "no/such/folder", j); }); });
+  CHECK(written.code == tiered::Errc::io);
+  CHECK(nobody_left());
+  auto const waits = [](bench::Lines const& out) {
+    out({{"what", "no kind"}});
+    for (;;) ::pause();
+  };
+  CHECK_THROWS_AS(bench::in_child(waits, [](json const&) {}), json::exception);
+  CHECK(nobody_left());
 }

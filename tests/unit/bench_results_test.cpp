@@ -101,6 +101,29 @@ TEST_CASE("a line that was cut off is left out, and the next one begins on its o
   CHECK(results.peers().size() == 1);
 }
 
+TEST_CASE("lines of another version answer nothing, and are said; those without one are of the first") {
+  tiered_test::TempDir const dir;
+  std::string const path = dir / "out.json";
+  nlohmann::json j = to_json(sample_cell());
+  CHECK(j.at("version") == bench::results_version);
+  j["version"] = bench::results_version + 1;
+  bench::append_line(path, j);
+  CHECK(Results::read(path).cells().empty());  // and no error, though there is nothing else
+  CHECK(Results::read(path).note().find("1 line is of version 2") != std::string::npos);
+  nlohmann::json peer = to_json(sample_peer());
+  peer.erase("version");
+  bench::append_line(path, peer);
+  bench::append_line(path, j);
+  Results const results = Results::read(path);
+  CHECK(results.peers().size() == 1);
+  CHECK(results.cells().empty());
+  CHECK_FALSE(results.answers(sample_cell()));
+  CHECK(results.note().find(path + ": 2 lines are of version 2") == 0);
+  std::ofstream(dir / "odd") << "{\"kind\": \"cell\", \"version\": \"new\"}\n";
+  CHECK(error_of([&] { Results::read(dir / "odd"); }).code == tiered::Errc::bad_file);
+  CHECK(Results::read("").note().empty());
+}
+
 TEST_CASE("no file is no result, a file of something else is refused, as is one that cannot be written") {
   tiered_test::TempDir const dir;
   CHECK(Results::read("").cells().empty());

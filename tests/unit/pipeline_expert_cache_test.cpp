@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -104,4 +105,65 @@ TEST_CASE("a cleared cache is empty and whole") {
   CHECK(cache.used_bytes() == 0);
   CHECK(cache.find(ShardId(1), 0) == nullptr);
   CHECK(take(cache, 2, 64).after == Ticket{2, 5});
+}
+
+TEST_CASE("a pool whose ends move keeps what is wholly inside, whoever is pinned, and gives all that is free in between") {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    INFO("seed " << seed);
+    SplitMix64 random(seed);
+    std::size_t begin = 0, end = 1000;
+    ExpertCache cache(end, Lru{});
+    std::map<std::uint32_t, std::pair<std::size_t, std::size_t>> expected;  // by id: the entry's range
+    for (int step = 0; step < 80; ++step) {
+      if (random.below(4) == 0) {
+        if (end > begin && random.below(3) == 0) cache.lend(1 + random.below(end - begin));
+        std::erase_if(expected, [&](auto const& e) { return cache.peek(ShardId(e.first)) == nullptr; });
+        begin = random.below(3) == 0 ? 0 : random.below(1500);
+        end = begin + (random.below(5) == 0 ? 0 : random.below(1500));
+        std::uint64_t filled = 0;  // last of what goes
+        for (auto const& [id, range] : expected) {
+          if (range.first < begin || range.second > end) filled = std::max(filled, cache.peek(ShardId(id))->filled.value);
+        }
+        CHECK(cache.resize(end, begin).value == filled);
+        std::erase_if(expected, [&](auto const& e) { return e.second.first < begin || e.second.second > end; });
+        CHECK(cache.lent_bytes() == 0);
+      } else if (std::uint32_t const id = std::uint32_t(random.below(64)); cache.peek(ShardId(id)) == nullptr && end - begin >= 90) {
+        std::vector<ShardId> evicted;
+        auto const room = cache.acquire(ShardId(id), 1 + random.below(90), &evicted);
+        for (ShardId const e : evicted) expected.erase(std::uint32_t(e));
+        if (!room) {
+          CHECK(cache.lent_bytes() + expected.size() > 0);
+          continue;
+        }
+        expected[id] = {room->entry->offset, room->entry->offset + room->entry->bytes};
+        room->entry->pins = random.below(8) == 0 ? 1 : 0;
+        room->entry->filled = {1, std::uint64_t(step) + 1};
+      }
+      REQUIRE(cache.bytes() == end - begin);
+      REQUIRE(cache.size() == expected.size());
+      std::vector<bool> taken(3000, false);
+      std::size_t used = 0;
+      for (auto const& [id, range] : expected) {
+        ExpertCache::Entry const* const entry = cache.peek(ShardId(id));
+        REQUIRE(entry != nullptr);
+        REQUIRE(entry->offset == range.first);
+        REQUIRE(range.first >= begin);
+        REQUIRE(range.second <= end - cache.lent_bytes());
+        for (std::size_t at = range.first; at < range.second; ++at) {
+          REQUIRE_FALSE(taken[at]);
+          taken[at] = true;
+        }
+        used += range.second - range.first;
+      }
+      REQUIRE(cache.used_bytes() == used);
+      REQUIRE(cache.free_bytes() == end - begin - used - cache.lent_bytes());
+      // The longest stretch that nobody has can be had, and no byte more.
+      std::size_t longest = 0, run = 0;
+      for (std::size_t at = begin; at < end - cache.lent_bytes(); ++at) longest = std::max(longest, run = taken[at] ? 0 : run + 1);
+      CHECK_FALSE(cache.acquire_free(ShardId(99), longest + 1).has_value());
+      if (longest == 0) continue;
+      CHECK(cache.acquire_free(ShardId(99), longest).has_value());
+      cache.drop(ShardId(99));
+    }
+  }
 }

@@ -10,6 +10,7 @@
 #include "catch.hpp"
 #include "error_of.hpp"
 #include "golden/engine_helpers.hpp"
+#include "tiered/pipeline/activations.hpp"
 #include "tiered/pipeline/expert_cache.hpp"
 #include "tiered/plan/expert_flow.hpp"
 #include "tiered/plan/experts.hpp"
@@ -307,8 +308,65 @@ TEST_CASE("a flow leaves most of a cache alone and holds an expert") {
       CHECK(flow >= expert);
       CHECK(flow <= std::max(cache / 4, expert));
       CHECK(flow_window_bytes(flow) * 3 <= flow);
+      CHECK(flow_window_bytes(flow) >= std::min(flow / 3, long_window_bytes));
     }
   }
+}
+
+TEST_CASE("a cache that is small beside all that passes is a flow, up to what makes windows long enough") {
+  std::size_t const all = 16 * 1024 * MiB, expert = 3 * MiB;
+  CHECK(flow_bytes(64 * MiB, expert, all) == 64 * MiB);
+  CHECK(flow_bytes(256 * MiB, expert, all) == least_flow_bytes);
+  CHECK(flow_bytes(1024 * MiB, expert, all) == 256 * MiB);  // its hits are worth something, a quarter of it is long enough
+  for (std::size_t const cache : {8 * MiB, 64 * MiB, 1024 * MiB}) {
+    for (std::size_t const passes : {std::size_t{0}, cache, 4 * cache})  // a share of it that is not small
+      CHECK(flow_bytes(cache, expert, passes) == flow_bytes(cache, expert));
+  }
+}
+
+TEST_CASE("what a block's rows take beside their experts' windows does not grow with the chunk, and little with the block") {
+  ModelConfig config{};
+  config.dim = 2048;
+  config.vocab_size = 1000;
+  LayerConfig layer{};
+  layer.feed_forward = FeedForwardKind::experts;
+  layer.hidden_dim = 768;
+  layer.experts.n_experts = 128;
+  layer.experts.n_experts_used = 8;
+  config.layers.assign(4, layer);
+  std::size_t const row_bytes = std::size_t(config.dim) * sizeof(float);
+  ActivationLayout const small = make_activation_layout(config, {1024, 8192, 1024}, 0, 0);
+  ActivationLayout const large = make_activation_layout(config, {4096, 16384, 4096}, 0, 0);
+  for (ActivationLayout const& l : {small, large}) {
+    CHECK(l.expert_rows == least_piece_rows);
+    CHECK(l.slots_per_launch == least_piece_rows * 8);
+    CHECK(l.window_slots > 0);
+    CHECK(l.summed_slots > l.window_slots);
+    CHECK(l.expert_y + std::size_t(l.expert_rows) * 8 * row_bytes <= l.expert_workspace);
+    CHECK(l.expert_y + expert_window_bytes(l.summed_slots, config.dim, layer.hidden_dim) <= l.few_lists);
+    CHECK(l.expert_workspace + expert_window_bytes(l.window_slots, config.dim, layer.hidden_dim) <= l.few_lists);
+  }
+  CHECK(small.summed_slots == large.summed_slots);
+  // Hidden rows, the experts' input, that in 16-bit floats; lists.
+  CHECK(double(large.total_bytes - small.total_bytes) < 1.02 * 8192 * 2.5 * double(row_bytes));
+  CHECK(small.expert_x_rows + expert_rows_bytes(8192, config.dim) <= small.expert_y);
+
+  ActivationLayout const whole = make_activation_layout(config, {1024, 8192}, 0, 0);  // its windows find room in what is there anyway
+  CHECK(whole.expert_rows == 8192);
+  CHECK(whole.summed_slots == 0);
+  CHECK(whole.expert_workspace + expert_window_bytes(whole.window_slots, config.dim, layer.hidden_dim) <= whole.expert_places);
+  CHECK(whole.expert_places + std::size_t{8192} * 8 * sizeof(std::int32_t) <= whole.expert_x_rows);
+  CHECK(whole.expert_x_rows + expert_rows_bytes(8192, config.dim) <= whole.few_lists);
+  CHECK(whole.expert_x_rows % weight_alignment == 0);
+
+  layer.experts.n_experts = 512;  // of which few are used: more rows than those go to single experts
+  layer.experts.n_experts_used = 2;
+  config.layers.assign(4, layer);
+  ActivationLayout const sparse = make_activation_layout(config, {4096, 8192, 4096}, 0, 0);
+  Shard expert{};
+  expert.use_probability = 2.0 / 512;
+  CHECK_FALSE(uses_whole_layer(expert, least_piece_rows + 1));
+  CHECK(uses_whole_layer(expert, sparse.expert_rows + 1));
 }
 
 TEST_CASE("blocks with room for the experts' outputs of a chunk have the same bits wherever windows and chunks end") {

@@ -13,11 +13,12 @@ struct Extent {
   std::size_t begin = 0, end = 0;
 };
 
-/// Everything a plan has in VRAM, in one list.
+/// Everything a plan has in VRAM, in one list, where states use all of their room.
 std::vector<Extent> extents(VramLayout const& l, ShardPlan const& p, std::vector<Shard> const& shards) {
-  std::vector<Extent> out{
-      {0, p.state_bytes}, {l.ring_offset, l.ring_offset + l.ring_bytes}, {l.scratch_offset, l.scratch_offset + l.scratch_bytes}};
-  if (l.cache_bytes > 0) out.push_back({l.cache_offset, l.cache_offset + l.cache_bytes});
+  std::vector<Extent> out{{l.state_offset, l.state_offset + p.state_bytes},
+                          {l.ring_offset, l.ring_offset + l.ring_bytes},
+                          {l.scratch_offset, l.scratch_offset + l.scratch_bytes}};
+  if (l.cache_bytes > 0) out.push_back({l.cache_offset + l.shared_bytes, l.cache_offset + l.cache_bytes});
   for (std::size_t s = 0; s < shards.size(); ++s) {
     if (l.resident[s] != VramLayout::none) out.push_back({l.resident[s], l.resident[s] + shards[s].bytes});
   }
@@ -42,7 +43,9 @@ TEST_CASE("layouts of several plans: no overlap, no more bytes than counted, com
     for (ShardPlan& p : plans) {
       p.state_bytes = state_bytes;
       p.ring_bytes = VramAccount::round_up(random.below(4000));
-      p.cache_bytes = random.below(3) == 0 ? 0 : VramAccount::round_up(1 + random.below(4000));
+      std::size_t const own_cache_bytes = random.below(3) == 0 ? 0 : VramAccount::round_up(1 + random.below(4000));
+      p.shared_bytes = own_cache_bytes == 0 ? 0 : state_bytes / (1 + random.below(3)) / weight_alignment * weight_alignment;
+      p.cache_bytes = own_cache_bytes + p.shared_bytes;
       p.scratch_bytes = VramAccount::round_up(random.below(2000));
       p.shards.resize(shards.size());
       for (std::size_t s = 0; s < shards.size(); ++s) {
@@ -50,7 +53,7 @@ TEST_CASE("layouts of several plans: no overlap, no more bytes than counted, com
         p.shards[s] = {Tier::vram, 1};
         p.resident_bytes += VramAccount::round_up(shards[s].bytes);
       }
-      p.vram_bytes = p.state_bytes + p.ring_bytes + p.cache_bytes + p.scratch_bytes + p.resident_bytes;
+      p.vram_bytes = p.state_bytes + p.ring_bytes + own_cache_bytes + p.scratch_bytes + p.resident_bytes;
     }
     std::vector<ShardPlan const*> pointers;
     for (ShardPlan const& p : plans) pointers.push_back(&p);
@@ -65,7 +68,11 @@ TEST_CASE("layouts of several plans: no overlap, no more bytes than counted, com
         end = e.end;
       }
       CHECK(end <= layouts[i].total_bytes);
-      CHECK(layouts[i].cache_bytes == plans[i].cache_bytes);
+      bool const caches = plans[i].cache_bytes > 0;
+      CHECK(layouts[i].state_offset == layouts[0].state_offset);
+      CHECK(layouts[i].shared_bytes == (caches ? state_bytes : 0));
+      CHECK(layouts[i].cache_bytes - layouts[i].shared_bytes == plans[i].cache_bytes - plans[i].shared_bytes);
+      if (caches) CHECK(layouts[i].cache_offset == layouts[i].state_offset);  // what states do not use is the cache's
       if (i > 0) CHECK(layouts[i].cache_offset == shared_cache_offset);
       shared_cache_offset = layouts[i].cache_offset;
       for (std::size_t s = 0; s < shards.size(); ++s) {

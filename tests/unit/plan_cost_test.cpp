@@ -68,6 +68,39 @@ TEST_CASE("an expert costs what it costs times the probability that any row uses
   REQUIRE(one.gpu_s == Approx(0.125 * sure.gpu_s));
 }
 
+TEST_CASE("a device runs all experts of a block in one launch, at the rate of so many rows in all; the host at that of each one's",
+          "[plan][cost]") {
+  Shard expert;
+  expert.kind = ShardKind::expert;
+  expert.bytes = 1 << 20;
+  expert.macs_per_token = double(1 << 21);
+  expert.use_probability = 1.0 / 16;
+  AnalyticCost cost;
+  cost.hardware.gpu.launch_s = cost.hardware.host.launch_s = 0;
+  for (DeviceRates* device : {&cost.hardware.gpu, &cost.hardware.host}) {
+    for (MatmulRates& rates : device->matmul) rates = {1e15, {{{1, 1e12}, {64, 1e12}, {1024, 16e12}}}};
+  }
+  // 1024 rows, 64 of them to this expert: 2^28 flops.
+  PassCost const many = cost.cost(expert, Rows{1024, 1024, 1});
+  CHECK(many.gpu_s == Approx(double(1 << 28) / 16e12));
+  CHECK(many.host_s == Approx(double(1 << 28) / 1e12));
+  CHECK(cost.cost(expert, Rows{1, 1, 1}).gpu_s == Approx(double(1 << 22) / 1e12 / 16));
+}
+
+TEST_CASE("long contexts are read at a device's rate for weights, not at that of the few positions that were measured", "[plan][cost]") {
+  LayerState const state{.bytes_per_token = 2048, .macs_per_position = 1};
+  AnalyticCost cost;
+  cost.hardware.gpu.launch_s = 0;
+  cost.hardware.gpu.attention_bytes_per_s = 0.5e12;
+  for (MatmulRates& rates : cost.hardware.gpu.matmul) rates.bytes_per_s = 3e12;
+  auto const device_s = [&](std::int32_t context) { return cost.cost(state, Rows{1, context, 1}).gpu_s; };
+  CHECK(device_s(4096) == Approx(2048 * 4096 / 0.5e12));
+  CHECK(device_s(16384) == Approx(2048 * 4096 / 0.5e12 + 2048 * 12288 / 1.5e12));
+  cost.hardware.gpu.attention_bytes_per_s = 2e12;
+  CHECK(device_s(16384) == Approx(2048 * 16384 / 2e12));
+  CHECK(cost.cost(state, Rows{1, 16384, 1}).host_s > 3.9 * cost.cost(state, Rows{1, 4096, 1}).host_s);
+}
+
 TEST_CASE("a device without a kernel for one of a shard's types costs infinitely much", "[plan][cost]") {
   fake::Model const model{fake::small_dense()};
   Shard const attention = model.table().shards[1];

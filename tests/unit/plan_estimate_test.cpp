@@ -5,6 +5,7 @@
 #include "catch.hpp"
 #include "fake_model.hpp"
 #include "tiered/plan/cost.hpp"
+#include "tiered/plan/expert_decode.hpp"
 #include "tiered/plan/ring_prefetch.hpp"
 
 using namespace tiered;
@@ -129,6 +130,40 @@ TEST_CASE("a shard that goes by rows overlaps its own copy and run", "[plan][est
   REQUIRE(e.seconds >= 10);
 }
 
+TEST_CASE("host and link slow each other as measured, and each is alone when the other is done", "[plan][estimate]") {
+  Case c{8 << 20};
+  Shard const* last = nullptr;
+  for (Shard const& s : c.table.shards) last = s.kind == ShardKind::ffn ? &s : last;
+  REQUIRE(last != nullptr);
+  c.plan.shards[std::size_t(last->id)] = {Tier::pinned, 1, false};
+  c.plan.state_in_vram.assign(2, 0.f);
+  c.hardware.h2d = {{{1, double(last->bytes) / 30}}};  // 30 s alone
+  c.hardware.mutual = {0.5, 0.75};
+  // Host: embedding, attention, feed-forward, attention of 10 s, two states of 2: 44 s alone. Beside it the copy takes 30 / 0.75 = 40 s, in
+  // which the host does 20; the other 24 it does alone: 64. Then the device 1, the head 10.
+  Estimate const e = c.run();
+  CHECK(e.seconds == Approx(64 + 1 + 10).epsilon(1e-5));
+  CHECK(e.copy_s == Approx(30).epsilon(1e-5));
+  CHECK(e.host_s == Approx(54).epsilon(1e-5));
+  CHECK(e.bound_s == Approx(54 + 30 - 40 * 0.25).epsilon(1e-5));
+  // A slower copy, 60 s alone: beside the host's 44, which take 88, it does 66, so it is over after 80, with 4 s left to the host.
+  c.hardware.h2d = {{{1, double(last->bytes) / 60}}};
+  CHECK(c.run().seconds == Approx(80 + 4 + 1 + 10).epsilon(1e-5));
+  // 90 s: after 88 it has done 66, and does the other 24 alone.
+  c.hardware.h2d = {{{1, double(last->bytes) / 90}}};
+  CHECK(c.run().seconds == Approx(88 + 24 + 1 + 10).epsilon(1e-5));
+}
+
+TEST_CASE("a context of a known length is attended to where it lies, without what it may grow to", "[plan][estimate]") {
+  Case c{0};
+  c.plan.state_in_vram.assign(2, 0.5f);
+  c.costs.states_used = 0.25;
+  double const grown = c.run().seconds;
+  c.costs.grown = 0;
+  CHECK(c.run().seconds == Approx(60 + 2 * 1).epsilon(1e-5));  // all of it is in VRAM
+  CHECK(grown == Approx(60 + 2 * (1 - 0.5 / long_contexts)).epsilon(1e-5));
+}
+
 TEST_CASE("resident, fetched and host experts of a layer run at the same time", "[plan][estimate]") {
   fake::Spec spec = fake::small_moe();
   spec.n_layers = 1;
@@ -148,12 +183,22 @@ TEST_CASE("resident, fetched and host experts of a layer run at the same time", 
     if (i < 4) plan.shards[experts.ids[i]] = {Tier::vram, 1, false};
     if (i >= 4 && i < 12) plan.shards[experts.ids[i]] = {Tier::pageable, 1, true};
   }
-  plan.cache_bytes = experts.bytes / 4;  // half of the 8 that may enter: half of 8 x 2 s is fetched
+  plan.cache_bytes = experts.bytes / 4;  // half of the 8 that may enter: what misses of 8 x 2 s is fetched
+  double const missed = 1 - cache_hits(0.5), used = 16 * 0.25;
   Estimate const e = estimate(RingPrefetch{}.schedule(plan, table), plan, table, costs, round_machine(), Rows{1, 1, 1});
   REQUIRE(e.host_s == Approx(16));
   REQUIRE(e.gpu_s == Approx(12));
-  REQUIRE(e.copy_s == Approx(8));
+  REQUIRE(e.copy_s == Approx(8 * 2 * missed));
   REQUIRE(e.seconds == Approx(16).epsilon(1e-5));
+  // Rows that are on the device leave it only where the host has something to do: elsewhere a layer takes the device's 12 s.
+  double const waits = layers_with_misses((4 + 8 * missed) * 0.25, used);
+  REQUIRE(waits < 1);
+  for (Shard const& s : table.shards) {
+    if (s.kind == ShardKind::router) plan.shards[std::size_t(s.id)] = {Tier::vram, 1, false};
+  }
+  Estimate const on_device = estimate(RingPrefetch{}.schedule(plan, table), plan, table, costs, round_machine(), Rows{1, 1, 1});
+  REQUIRE(on_device.host_s == Approx(16));
+  REQUIRE(on_device.seconds == Approx((1 - waits) * 12 + 16).epsilon(1e-5));
 }
 
 TEST_CASE("experts of blocks that use whole layers cross behind the layers before, but for what the cache keeps", "[plan][estimate]") {
@@ -185,7 +230,9 @@ TEST_CASE("experts of blocks that use whole layers cross behind the layers befor
   CHECK(many.seconds < 100 + many.copy_s + 4);
   plan.chunk_tokens = plan.block_tokens = 8;
   Estimate const few = estimate(schedule, plan, table, costs, hardware, Rows{8, 8, 1});
-  CHECK(few.copy_s == Approx(40).epsilon(0.01));
+  double const hits = cache_hits(0.5, 0.25, 8);
+  CHECK(hits > 0.5);
+  CHECK(few.copy_s == Approx(80 * (1 - hits)).epsilon(0.01));
   CHECK(few.seconds >= 100 + few.copy_s + 2 * n_layers);  // attention and router of each layer while nothing crosses
 }
 

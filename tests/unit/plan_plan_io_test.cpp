@@ -39,6 +39,7 @@ TEST_CASE("a plan as text or JSON reads back equal, and so does its schedule", "
     t.plan.state_in_vram[0] = 1.f / 3;
     t.plan.fetched_misses = 2.f / 3;
     t.plan.deterministic = seed % 2 == 0;
+    t.plan.shared_bytes = seed % 3 * 256;
     REQUIRE(parse_plan(to_text(t.plan)) == t.plan);
     REQUIRE(plan_from_json(nlohmann::json::parse(plan_to_json(t.plan).dump())) == t.plan);
   }

@@ -6,6 +6,7 @@
 #include "catch.hpp"
 #include "error_of.hpp"
 #include "fake_model.hpp"
+#include "fake_profile.hpp"
 #include "tiered/core/units.hpp"
 #include "tiered/plan/any_policy.hpp"
 #include "tiered/plan/verify_schedule.hpp"
@@ -89,6 +90,61 @@ TEST_CASE("a prompt goes in chunks where its scratch does not fit, and in one bl
   REQUIRE(whole.plan.block_tokens >= 1000);
   REQUIRE(blocks.plan.chunk_tokens == 63);
   REQUIRE(blocks.plan.block_tokens == 126);
+}
+
+TEST_CASE("of a dense model that does not fit, link and host read their shares at the same time", "[plan][planner]") {
+  fake::Spec const q4{64, 5120, 25600, 128, 64, 8, 151936, 0, 0, 0, DType::q4_0};
+  for (fake::Spec const& spec : {fake::dense_8b(), q4}) {
+    fake::Model const model{spec};
+    ShardTable const table = model.table();
+    AnalyticCost cost;
+    cost.hardware = fake::h200();
+    std::size_t ffn_bytes = 0;
+    for (Shard const& s : table.shards) ffn_bytes = s.kind == ShardKind::ffn ? s.bytes : ffn_bytes;
+    for (std::size_t const budget : {4 * GiB, 6 * GiB, 8 * GiB, 11 * GiB}) {
+      INFO("layers " << spec.n_layers << ", " << budget / GiB << " GiB");
+      TierPlan const t = plan_tier(SecondsPerByte{}, RingPrefetch{}, cost, cost.hardware, table, {{budget, 0, 0}, {1, 2048, 1}, model});
+      check_tier(t, table, budget);
+      // 55 GB/s times 0.9 beside 118 GB/s times 0.78: 0.54 of the host's bytes cross.
+      CHECK(t.estimate.copied_bytes > 0.4 * t.estimate.host_bytes);
+      CHECK(t.estimate.copied_bytes < 0.8 * t.estimate.host_bytes);
+      CHECK(t.plan.ring_bytes > ffn_bytes * 9 / 10);  // what crosses while the host has two of them to do
+      CHECK(t.estimate.seconds < 1.08 * t.estimate.bound_s + t.estimate.gpu_s);
+      // What is left out of VRAM at the rates of both is all the time there is, but for the device's own.
+      double const left = double(model.bytes() - (budget - std::size_t(2) * ffn_bytes)), rate = 0.9 * 55e9 + 0.78 * 118e9;
+      CHECK(t.estimate.seconds < 1.1 * (left / rate + t.estimate.gpu_s));
+    }
+    // A link that the host slows more gets less; where both together read no more than the host does alone, nothing.
+    auto const at_8_gib = [&](MutualRates mutual) {
+      cost.hardware.mutual = mutual;
+      return plan_tier(SecondsPerByte{}, RingPrefetch{}, cost, cost.hardware, table, {{8 * GiB, 0, 0}, {1, 2048, 1}, model}).estimate;
+    };
+    Estimate const slow_link = at_8_gib({0.9, 0.6}), no_gain = at_8_gib({0.6, 0.8});
+    CHECK(slow_link.seconds < 0.92 * no_gain.seconds);
+    CHECK(slow_link.copied_bytes < 0.4 * slow_link.host_bytes);
+    CHECK(no_gain.copied_bytes == 0);
+  }
+}
+
+TEST_CASE("a resident model's prompt goes in few large chunks, whatever noise is in rates", "[plan][planner]") {
+  fake::Model const model{fake::dense_8b()};
+  ShardTable const table = model.table();
+  AnalyticCost cost;
+  cost.hardware = fake::h200();
+  auto const chunk = [&](std::int32_t n_rows, double at_512, double at_2048) {
+    MatmulRates& half = cost.hardware.gpu.matmul[std::size_t(WeightClass::half)];
+    half.flops_by_rows.points = {{1, 3.4e12}, {16, 50e12}, {512, at_512}, {2048, at_2048}};
+    PlannerInput const input{{24 * GiB, 0, 0}, {n_rows, n_rows, 1}, model};
+    TierPlan const t = plan_tier(SecondsPerByte{}, RingPrefetch{}, cost, cost.hardware, table, input);
+    check_tier(t, table, 24 * GiB);
+    return t.plan.chunk_tokens;
+  };
+  CHECK(chunk(2048, 655e12, 716e12) == 2048);
+  CHECK(chunk(2048, 716e12, 670e12) == 2048);  // 7 %, measured in pieces of other sizes
+  CHECK(chunk(1024, 716e12, 670e12) == 1024);
+  CHECK(chunk(512, 716e12, 670e12) == 512);
+  CHECK(chunk(2048, 716e12, 500e12) == 512);   // that is not noise
+  CHECK(chunk(8192, 655e12, 716e12) == 2048);  // as fast as any, where larger ones lose some
 }
 
 TEST_CASE("states that another token tier fixed stay where they are", "[plan][planner]") {

@@ -173,6 +173,12 @@ TEST_CASE("each rule of a plan is named when it is broken", "[plan][verify]") {
   refuses("has no ring");
   plan.cache_bytes -= 256;
   refuses("cannot hold");
+  plan.shared_bytes = 256;
+  refuses("cannot hold");  // when states have that
+  plan.shared_bytes = 256;
+  plan.cache_bytes += 256;
+  plan.state_bytes = 0;
+  refuses("256 bytes are shared by states of 0");
   plan.state_in_vram[0] = 1.5f;
   refuses("must be from 0 to 1");
   plan.chunk_tokens = 0;

@@ -40,7 +40,8 @@ struct Subject {
     options.profile = {.measure = true, .folder = folder, .seconds = 0.05};
   }
   ProfileResult run() const {
-    auto machine = SimPolicies::make_machine({.vram_bytes = options.vram_bytes, .n_threads = 2});
+    auto machine =
+        SimPolicies::make_machine({.vram_bytes = options.vram_bytes, .n_threads = 2, .link_bytes_per_s = options.link_bytes_per_s});
     return profile_machine(machine, *model, model->table().weights, options);
   }
 };
@@ -74,6 +75,25 @@ TEST_CASE("what was measured is kept in a file, and read from there the next tim
   CHECK(second.note.empty());
   CHECK(second.hardware == parse_profile_text(text).profile);
   CHECK(text_of(first.file) == text);
+}
+
+TEST_CASE("a machine whose link is held to a rate has a file of its own, with that rate in it", "[profile]") {
+  TempDir const folder;
+  Subject subject("llama.f32.gguf", folder / "p");
+  ProfileResult const whole = subject.run();
+  subject.options.link_bytes_per_s = 2e8;
+  ProfileResult const held = subject.run();
+  CHECK(whole.source == ProfileSource::measured);
+  CHECK(held.source == ProfileSource::measured);
+  CHECK(held.file != whole.file);
+  REQUIRE_FALSE(held.hardware.h2d.points.empty());
+  CHECK(held.hardware.h2d.points.back().per_s < 2.2e8);  // what the first of several is early by counts
+
+  HardwareProfile const made_up = HardwareProfile::simulated(), slow = with_link(made_up, 1e9);
+  CHECK(slow.h2d.peak_per_s() == 1e9);
+  CHECK(slow.d2h.peak_per_s() == 1e9);
+  CHECK(with_link(made_up, 0) == made_up);
+  CHECK(with_link(made_up, 1e15) == made_up);
 }
 
 TEST_CASE("formats of another model are measured and added, those before stay", "[profile]") {

@@ -59,4 +59,21 @@ inline std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   return std::uint64_t(value + 0.5);
 }
 
+/// Bytes per second: "12G", "25GB/s", "500M", "1.2e10": decimal multiples, as links are sold; nullopt for anything else, and for nothing.
+inline std::optional<double> parse_rate(std::string_view text) {
+  double value = 0;
+  char const* const end = text.data() + text.size();
+  auto const [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || !(value > 0) || !(value < 1e15)) return std::nullopt;
+  std::string_view suffix(rest, std::size_t(end - rest));
+  for (std::string_view const unit : {"B/s", "b/s"}) {
+    if (suffix.ends_with(unit)) suffix.remove_suffix(unit.size());
+  }
+  if (suffix.empty()) return value;
+  if (suffix == "K" || suffix == "k") return value * 1e3;
+  if (suffix == "M" || suffix == "m") return value * 1e6;
+  if (suffix == "G" || suffix == "g") return value * 1e9;
+  return std::nullopt;
+}
+
 }  // namespace tiered

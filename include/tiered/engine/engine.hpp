@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -59,7 +60,15 @@ struct EngineStats {
   std::size_t vram_budget_bytes = 0;
   std::size_t host_kv_bytes = 0;
   ExpertCache::Counters experts;
+  HelpCounters help;
   LoadTimes load;
+};
+
+/// Experts that earlier runs used most, in the cache from the start (EngineOptions::expert_prior).
+struct ExpertPrior {
+  std::string file;              ///< what this run uses is added to it in the end; empty: nothing is known or kept
+  std::string note;              ///< why the file was not used; empty: nothing is amiss
+  std::size_t filled_bytes = 0;  ///< of experts that were brought ahead
 };
 
 namespace detail {
@@ -96,6 +105,10 @@ class EngineCore {
   /// Brings the residents of decode's plan, and runs steps of many widths so that the device's kernels are loaded, with a layer of each
   /// kind, since more would have to cross the link; captures decode's step where the device can. The cache keeps what that brought.
   void prepare(LoadTimes* times = nullptr);
+  /// Fills the cache with what earlier runs used, and counts for those to come; nothing without a cache, or where the policy does not
+  /// learn. After prepare(), before the first step.
+  void begin_with_prior(LoadTimes* times);
+  ExpertPrior const& prior() const { return prior_; }
   Sequence new_sequence();
   /// `select`: the token tier for a number of rows; `record`: as a TracePolicy's.
   Logits step(Batch const& batch, FunctionRef<std::size_t(int n_rows)> select, FunctionRef<void(Action const&, double, double)> record);
@@ -130,6 +143,10 @@ class EngineCore {
   void each_page(std::int32_t slot, std::int32_t n_tokens, PageVisitor visit) const;
   void copy_and_wait(std::span<CopyPiece const> pieces);
   void report_trace(FunctionRef<void(Action const&, double, double)> record);
+  std::vector<std::int32_t> experts_by_layer() const;
+  std::vector<ShardId> experts_to_bring(std::span<double const> uses_per_step) const;
+  void fill_cache(std::span<double const> uses_per_step);
+  void keep_uses() noexcept;
 
   EngineOptions options_;
   EnginePlans plans_;
@@ -139,6 +156,8 @@ class EngineCore {
   KvCache kv_;
   ExpertCache cache_;
   ExpertCache::Counters warm_up_counters_;  // of what prepare() ran, which no statistics count
+  ExpertPrior prior_;
+  std::string prior_key_;
   TraceLog trace_log_;
   CancelToken cancel_;
   Executor executor_;
@@ -166,7 +185,8 @@ class Engine {
   using MachineType = decltype(P::make_machine(MachineOptions{}));
 
   /// Looks up or measures what the machine can do, where it has a device of its own; plans; takes the memory.
-  /// Errors  see make_plans(); Errc::out_of_memory where the device has less than the budget, with both numbers.
+  /// Errors  see make_plans(); Errc::io where the model's file was cut since it was opened; Errc::out_of_memory where the device has less
+  /// than the budget, with both numbers.
   Engine(std::shared_ptr<M const> model, EngineOptions const& options, PolicyValues<P> values = {})
       : Engine(Start(std::move(model), std::move(values)), options) {}
 
@@ -182,6 +202,7 @@ class Engine {
   EnginePlans const& plans() const { return core_->plans(); }
   /// What they were estimated with, and where that is from.
   ProfileResult const& profile() const { return profile_; }
+  ExpertPrior const& expert_prior() const { return core_->prior(); }
   std::int32_t max_context() const { return plans().max_context; }
   typename P::Trace& trace() { return values_.trace; }
   MachineType& machine() { return machine_; }
@@ -225,6 +246,7 @@ class Engine {
   struct Start {
     Start(std::shared_ptr<M const> of, PolicyValues<P> given) : model(std::move(of)), values(std::move(given)) {
       expects(model != nullptr, "Engine: there is no model");
+      detail::check_file_of(*model);
       LoadTimes::Scope const scope(&times, "weights");
       ShardTable const table = model->table();
       weights.assign(table.weights.begin(), table.weights.end());
@@ -242,6 +264,7 @@ class Engine {
   };
   static MachineOptions machine_options(EngineOptions const& o, Start& start) {
     MachineOptions m{o.vram_bytes, o.n_threads, o.f32_activations, traces, o.isa, o.device, o.vram_excludes_context, o.n_register_threads};
+    m.link_bytes_per_s = o.link_bytes_per_s;
     m.sources = start.ranges;
     m.times = &start.times;
     return m;
@@ -256,6 +279,7 @@ class Engine {
     bool const device_reads = register_weights(start.ranges, plans.vram_bytes > 0);
     make_core(options, std::move(plans), std::move(start.weights), device_reads);
     prepare();
+    if (options.expert_prior.value_or(measures(machine_, options))) core_->begin_with_prior(&times_);
     if constexpr (requires { machine_.add_times(times_); }) machine_.add_times(times_);
     times_.finish();
   }

@@ -31,10 +31,16 @@ struct EngineOptions {
   /// The same text whatever is cached on a GPU: experts that a plan lets it cache are computed there, missing ones fetched first. Slower:
   /// the host cannot help with them.
   bool deterministic = false;
+  /// Whether experts that earlier runs of the model used most are in the expert cache from the start, and what this run uses is kept for
+  /// the next, in the folder of `profile`; nothing: where figures of this machine are looked for (measures()). Never where `deterministic`.
+  std::optional<bool> expert_prior = std::nullopt;
   std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best that this machine has
   int device = 0;                         ///< which of several GPUs
   /// vram_bytes does not count what the CUDA context and libraries take: for comparison with engines that do not count it either.
   bool vram_excludes_context = false;
+  /// Holds copies to the device, and from it, to this rate each, as a slower link would: for experiments. 0: as the machine has it. Not
+  /// what loading copies ahead, nor rows of activations that the device itself moves.
+  double link_bytes_per_s = 0;
   int n_register_threads = 0;  ///< of a GPU: that page-lock weights in the background; 0: one for each four cores, 4 at most
   DType kv_type = DType::f16;  ///< of keys and values: f16; q8_0, which takes 53 % of that; or f32, for comparison
   std::int32_t kv_page_tokens = attention_span;  ///< positions of a page of these: a multiple or a divisor of attention_span

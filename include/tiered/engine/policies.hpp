@@ -16,9 +16,9 @@
 #include "tiered/pipeline/side.hpp"
 #include "tiered/plan/any_eviction.hpp"
 #include "tiered/plan/cost.hpp"
-#include "tiered/plan/lru.hpp"
 #include "tiered/plan/placement.hpp"
 #include "tiered/plan/placements/seconds_per_byte.hpp"
+#include "tiered/plan/prior_frequency.hpp"
 #include "tiered/plan/ring_prefetch.hpp"
 #include "tiered/plan/schedule.hpp"
 #include "tiered/plan/token_tiers.hpp"
@@ -48,7 +48,7 @@ namespace tiered {
 /// | `m.drop_sources()`           | says that nothing is going to be copied                                             |
 /// | `m.device_reads(bytes)`      | asks whether kernels may read these where they are                                  |
 /// | `*m.pinned`                  | takes the host's activations from this MemoryTier                                   |
-/// | `*m.kv_copy`                 | copies keys and values with this CopyEngine, so that they and weights do not queue  |
+/// | `*m.kv_copy`                 | copies all but weights with this CopyEngine, so that nothing queues behind those    |
 /// | `m.kv_tier()`                | takes memory for keys and values that are not in VRAM from this one, an AnyTier     |
 /// | `m.account(plans)`           | says what the device's memory was taken for                                         |
 /// | `*m.bulk`                    | has this BulkCopy bring what stays in VRAM for good, while kernels are loaded       |
@@ -63,14 +63,15 @@ concept EnginePolicies = HostWeights<typename P::HostMemory> && Backend<typename
 
 /// What the devices of an engine are made with.
 struct MachineOptions {
-  std::size_t vram_bytes = 0;             ///< most that may be taken of the device's memory
-  int n_threads = 0;                      ///< of the host; 0: physical cores that the process may use
-  bool f32_activations = false;           ///< products on f32 instead of 8-bit activations: slower, for comparison
-  bool keep_times = false;                ///< for a trace
-  std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best one
-  int device = 0;                         ///< which of several
-  bool vram_excludes_context = false;     ///< see EngineOptions
-  int n_register_threads = 0;             ///< see EngineOptions
+  std::size_t vram_bytes = 0;                                ///< most that may be taken of the device's memory
+  int n_threads = 0;                                         ///< of the host; 0: physical cores that the process may use
+  bool f32_activations = false;                              ///< products on f32 instead of 8-bit activations: slower, for comparison
+  bool keep_times = false;                                   ///< for a trace
+  std::optional<Isa> isa = std::nullopt;                     ///< of the host's kernels; nothing: the best one
+  int device = 0;                                            ///< which of several
+  bool vram_excludes_context = false;                        ///< see EngineOptions
+  int n_register_threads = 0;                                ///< see EngineOptions
+  double link_bytes_per_s = 0;                               ///< see EngineOptions
   std::span<std::span<std::byte const> const> sources = {};  ///< where the weights lie, that register_sources() is going to be called with
   LoadTimes* times = nullptr;                                ///< is told what making the machine took
 };
@@ -94,7 +95,7 @@ struct CpuPolicies {
   using Placement = SecondsPerByte;
   using Prefetch = RingPrefetch;
   using TokenTiers = DecodePrefillTiers;
-  using Eviction = Lru;
+  using Eviction = PriorFrequency;
   using Trace = NullTrace;
 
   static Machine<HostBackend, DeviceBackend, Copy> make_machine(MachineOptions const& o);

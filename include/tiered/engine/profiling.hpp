@@ -21,6 +21,13 @@ namespace tiered {
 
 namespace detail {
 
+/// Whoever touches pages of a file that was cut since it was opened is ended by a signal: asked before anybody does.
+/// Errors  Errc::io with both sizes.
+template <Model M>
+void check_file_of(M const& model) {
+  if constexpr (requires { model.file().check_sizes(); }) model.file().check_sizes();
+}
+
 /// Of the device's memory while it is measured: more than its caches hold, several times.
 inline constexpr std::size_t measured_device_bytes = 512 * MiB, landing_bytes = 16 * MiB;
 
@@ -38,6 +45,15 @@ inline std::int32_t most_experts_used(ModelConfig const& config) {
 
 }  // namespace detail
 
+/// A made-up machine with a link of no more than this rate; 0: as it is.
+inline HardwareProfile with_link(HardwareProfile h, double bytes_per_s) {
+  for (RateCurve* const curve : {&h.h2d, &h.d2h, &h.both_ways}) {
+    double const most = (curve == &h.both_ways ? 2 : 1) * bytes_per_s;
+    for (RatePoint& p : curve->points) p.per_s = bytes_per_s > 0 ? std::min(p.per_s, most) : p.per_s;
+  }
+  return h;
+}
+
 /// Whether profile_machine() would look for figures of this machine: it was asked to, or there is a device that is no simulation.
 template <class MachineType>
 bool measures(MachineType const& machine, EngineOptions const& options) {
@@ -50,11 +66,13 @@ bool measures(MachineType const& machine, EngineOptions const& options) {
 /// What plans for this machine and model are to be estimated with: EngineOptions::hardware, or hardware_profile() where measures(), or a
 /// made-up machine. `weights`: the model's, where they lie in host memory; they are registered, where the machine does that and has not
 /// yet. The device's memory is used and given back; nothing else may work.
-/// Errors  as hardware_profile().
+/// Errors  as hardware_profile(); Errc::io where the model's file was cut.
 template <class MachineType, Model M>
 ProfileResult profile_machine(MachineType& machine, M const& model, std::span<Weight const> weights, EngineOptions const& options) {
   if (options.hardware) return {*options.hardware, ProfileSource::given, {}, {}, 0};
-  if (!measures(machine, options)) return {HardwareProfile::simulated(), ProfileSource::simulated, {}, {}, 0};
+  if (!measures(machine, options))
+    return {with_link(HardwareProfile::simulated(), options.link_bytes_per_s), ProfileSource::simulated, {}, {}, 0};
+  detail::check_file_of(model);
   if constexpr (requires { machine.sources == nullptr; }) {  // what is not registered crosses the link at a fraction of its rate
     std::vector<std::span<std::byte const>> ranges;
     for (Weight const& w : weights) ranges.push_back({w.data, w.bytes()});
@@ -94,6 +112,7 @@ ProfileResult profile_machine(MachineType& machine, M const& model, std::span<We
   } else {
     device = "simulated device";
   }
+  if (options.link_bytes_per_s > 0) device += concat(", its link held to ", options.link_bytes_per_s, " bytes/s");
   std::string const kernels =
       concat("KV ", name(options.kv_type), ", ", machine.host->kernels().name, options.f32_activations ? " f32" : "");
   int const n_threads = input.team != nullptr ? input.team->size() : options.n_threads;

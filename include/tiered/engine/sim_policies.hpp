@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tiered/engine/policies.hpp"
+#include "tiered/memory/throttled.hpp"
 #include "tiered/sim/faults.hpp"
 #include "tiered/sim/sim_backend.hpp"
 #include "tiered/sim/sim_copy_engine.hpp"
@@ -14,7 +15,7 @@ namespace tiered {
 /// computes with the CPU's kernels, so results equal the CPU's bit for bit and it is no faster.
 struct SimPolicies : CpuPolicies {
   using DeviceBackend = SimBackend;
-  using Copy = SimCopyEngine;
+  using Copy = ThrottledCopyEngine<SimCopyEngine>;
 
   static Machine<HostBackend, DeviceBackend, Copy> make_machine(MachineOptions const& o);
 

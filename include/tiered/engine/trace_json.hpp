@@ -16,6 +16,7 @@
 
 #include "tiered/core/function_ref.hpp"
 #include "tiered/engine/trace.hpp"
+#include "tiered/engine/trace_idle.hpp"
 #include "tiered/model/shard.hpp"
 
 namespace tiered {
@@ -81,6 +82,21 @@ inline nlohmann::json trace_event_json(TraceEvent const& e, ShardTable const& ta
   return out;
 }
 
+/// A point of the counter track; it keeps its value until the next one.
+inline nlohmann::json idle_json(double at_s, double idle_s) {
+  return {{"name", "device idle in layer"}, {"ph", "C"}, {"pid", 1}, {"ts", at_s * 1e6}, {"args", {{"us", idle_s * 1e6}}}};
+}
+
+/// Calls use(index, events) for the events before the first step, of index -1, and for those of each.
+template <class Use>
+void each_step(std::span<TraceEvent const> events, std::span<TraceStep const> steps, Use&& use) {
+  use(-1, events.first(steps.empty() ? events.size() : steps.front().first_event));
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    std::size_t const begin = steps[i].first_event, end = i + 1 < steps.size() ? steps[i + 1].first_event : events.size();
+    use(int(i), events.subspan(begin, end - begin));
+  }
+}
+
 /// From the first begin to the last end of what belongs to the step; nothing where that is nothing.
 inline nlohmann::json trace_step_json(TraceStep const& step, std::span<TraceEvent const> events, double origin_s) {
   if (events.empty()) return nullptr;
@@ -91,8 +107,17 @@ inline nlohmann::json trace_step_json(TraceStep const& step, std::span<TraceEven
 
 }  // namespace detail
 
-/// Writes {"traceEvents": [...]} with an event for each action, on a row each for link, device and CPU, and one for each step above
-/// them. Times count from the first event.
+/// What the device was idle within layers, in steps from the second on: behind a prompt, decode.
+inline IdleSum decode_idle(std::span<TraceEvent const> events, ShardTable const& table, std::span<TraceStep const> steps) {
+  IdleSum sum;
+  detail::each_step(events, steps, [&](int step, std::span<TraceEvent const> of_step) {
+    if (step > 0) sum.add(device_idle(of_step, table));
+  });
+  return sum;
+}
+
+/// Writes {"traceEvents": [...]} with an event for each action, on a row each for link, device and CPU, one for each step above
+/// them, and a counter of what the device is idle within each layer. Times count from the first event.
 /// `sink`   gets the text in pieces; what it throws comes out here.
 /// `steps`  in order of their first events; may be empty.  `n_cut`: events that are known to be missing, which the file then says.
 inline void write_trace_json(FunctionRef<void(std::string_view)> sink, std::span<TraceEvent const> events, ShardTable const& table,
@@ -114,10 +139,13 @@ inline void write_trace_json(FunctionRef<void(std::string_view)> sink, std::span
     put({{"name", "thread_name"}, {"ph", "M"}, {"pid", 1}, {"tid", row}, {"args", {{"name", detail::trace_rows[row]}}}});
     put({{"name", "thread_sort_index"}, {"ph", "M"}, {"pid", 1}, {"tid", row}, {"args", {{"sort_index", row}}}});
   }
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    std::size_t const begin = steps[i].first_event, end = i + 1 < steps.size() ? steps[i + 1].first_event : events.size();
-    put(detail::trace_step_json(steps[i], events.subspan(begin, end - begin), origin_s));
-  }
+  detail::each_step(events, steps, [&](int step, std::span<TraceEvent const> of_step) {
+    if (step >= 0) put(detail::trace_step_json(steps[std::size_t(step)], of_step, origin_s));
+    for (LayerIdle const& l : device_idle(of_step, table)) {
+      put(detail::idle_json(l.begin_s - origin_s, l.idle_s));
+      put(detail::idle_json(l.end_s - origin_s, 0));
+    }
+  });
   for (TraceEvent const& e : events) put(detail::trace_event_json(e, table, origin_s));
   sink("\n]}\n");
 }

@@ -295,9 +295,7 @@ struct RoutedExpertsArgs {
   std::int32_t* slots = nullptr;         ///< room for n_slots
   std::int32_t* counts = nullptr;        ///< room for n_experts + 1
   std::int32_t n_experts = 0;
-  std::int32_t layer = 0;                               ///< for messages
-  std::int32_t first_expert = 0, end_expert = 1 << 30;  ///< only slots of these experts are computed, others are not touched; with more
-                                                        ///< than fused_rows tokens, and without slot_weights
+  std::int32_t layer = 0;  ///< for messages
 
   // Where KernelTable::fused_rows is not 0:
   float const* slot_weights = nullptr;  ///< [n_tokens, n_used], or null. Else sum[t, :] += sum over j of slot_weights[t, j] * (what
@@ -313,6 +311,52 @@ struct RoutedExpertsArgs {
                               ///< expert has null for its matrices, add nothing: they are computed elsewhere
 };
 
+/// Rows that use all experts of a layer, which come window after window. KernelTable::group_slots lists their slots once, when the ids are
+/// known; KernelTable::expert_window then takes ranges of experts, in ascending order: each looks at its own slots alone, so a window costs
+/// little more than its products.
+///
+/// y[slot, :] as in ExpertsArgs; or where there is a sum, sum[t, :] += slot_weights[slot] * (what y[slot, :] would be), one slot after
+/// another in ascending order of experts: the same bits wherever windows and pieces end.
+struct ExpertWindowArgs {
+  ExpertsArgs experts;                   ///< y, x and what describes them: of all rows; n_slots: how many are computed at once, a piece of
+                                         ///< a window, for which the workspace has expert_window_bytes(n_slots, ...); no groups, no slots
+  std::int32_t const* ids = nullptr;     ///< [n_tokens, n_used], those of a token differ
+  ExpertGroup const* weights = nullptr;  ///< [n_experts]: where matrices are; of a window's experts, when that runs
+  std::int32_t* begins = nullptr;        ///< [n_experts + 1]: where each expert's slots begin in `slots`
+  std::int32_t* slots = nullptr;         ///< [n_tokens * n_used]: by expert, those of one ascending
+  std::int32_t* places = nullptr;        ///< [n_tokens * n_used]: slots[places[slot]] = slot; so a token's ascend with its experts
+  std::byte* x_rows = nullptr;           ///< expert_rows_bytes(...): x as the products take it
+  std::int32_t n_experts = 0;
+  std::int32_t layer = 0;  ///< for messages
+  std::int32_t first_expert = 0, end_expert = 0;
+  float const* slot_weights = nullptr;  ///< [n_tokens, n_used], with sum
+  float* sum = nullptr;                 ///< [n_tokens, dim], or null
+};
+
+/// Rows in 16-bit floats with their factors, or in 8-bit blocks.
+TIERED_HD constexpr std::size_t expert_rows_bytes(std::int32_t n_tokens, std::int32_t dim) {
+  return std::size_t(activation_bytes(DType::act_f16_rows, std::uint64_t(n_tokens), std::uint64_t(dim)));
+}
+
+/// Of a slot of a piece: lists; gate, and its product with up as `down` reads it; and in one place, first up, and x in panels, then y.
+TIERED_HD constexpr std::size_t expert_window_slot_bytes(std::int32_t dim, std::int32_t hidden_dim) {
+  std::size_t const d = std::size_t(dim), h = std::size_t(hidden_dim);
+  return 6 * h + (4 * d > 4 * h + 2 * d ? 4 * d : 4 * h + 2 * d) + 768;  // ends of rows and panels are rounded up
+}
+inline constexpr std::size_t expert_window_fixed_bytes = 4096;
+TIERED_HD constexpr std::size_t expert_window_bytes(std::int32_t n_slots, std::int32_t dim, std::int32_t hidden_dim) {
+  return std::size_t(n_slots) * expert_window_slot_bytes(dim, hidden_dim) + expert_window_fixed_bytes;
+}
+
+/// The least of a token's places [n_used] in [first, end); -1: there is none.
+TIERED_HD constexpr std::int32_t next_place(std::int32_t const* places, std::int32_t n_used, std::int32_t first, std::int32_t end) {
+  std::int32_t least = -1;
+  for (std::int32_t j = 0; j < n_used; ++j) {
+    if (places[j] >= first && places[j] < end && (least < 0 || places[j] < least)) least = places[j];
+  }
+  return least;
+}
+
 /// Copies small parts, a few KB in all, in one go: between any places that the table's device can address, page-locked host memory
 /// among them where it maps that. Sooner than a copy engine's, and in the queue's own order.
 struct TransferArgs {
@@ -324,6 +368,58 @@ struct TransferArgs {
   };
   Part parts[max_parts];
   std::int32_t n_parts = 0;
+};
+
+/// What passes between a device that waits within a step and the host that helps it: memory that both address. Each side writes its own
+/// fields, the number last; numbers go up.
+struct HelpMail {
+  static constexpr int max_parts = 192;
+
+  // the device's
+  alignas(64) std::uint64_t request = 0;  ///< the newest one's number
+  std::int32_t layer = 0;                 ///< it is of
+  // the host's
+  alignas(64) std::uint64_t step = 0;     ///< numbers of a step's requests are step * 1024 + layer + 1
+  std::uint32_t given_up = 0;             ///< not 0: nobody answers any more; kernels end, with results that nobody may use
+  alignas(64) std::uint64_t decided = 0;  ///< the request whose parts are listed
+  std::int32_t n_parts = 0;
+  alignas(64) std::uint64_t answered = 0;  ///< the request whose sum, if there is one, is in HelpArgs::host_sum
+  std::int32_t has_sum = 0;
+  TransferArgs::Part parts[max_parts];
+};
+/// On the device: a copy of HelpMail::step, and the newest request whose parts are listed.
+struct HelpState {
+  std::uint64_t step = 0, decided = 0;
+};
+
+/// What a layer's HelpArgs leave behind, in the host's memory, to be read once the step has ended. Times are the device's own clock.
+struct HelpLog {
+  static constexpr int max_used = 16;
+  std::int32_t ids[max_used] = {};
+  std::uint64_t begin_ns = 0, asked_ns = 0, decided_ns = 0, answered_ns = 0, end_ns = 0;  ///< in the middle: 0 where there was no request
+};
+
+/// Ends the routed experts of one row: hidden += sum, sum = 0. Where an expert that the router chose has null for its matrices, first asks
+/// the host, and waits: posts the row as its experts take it, ids and weights; copies the parts that the host lists, while the host
+/// computes; then hidden += sum, += host_sum. So the host need not come by where all experts are there.
+/// A host that does not answer blocks the queue: given_up lets it go. With n_used 0 only the log's begin_ns is written.
+struct HelpArgs {
+  HelpMail* mail = nullptr;              ///< in the host's memory
+  HelpState* state = nullptr;            ///< step is that of the mail
+  ExpertGroup const* experts = nullptr;  ///< [n_experts]: where they are
+  std::int32_t const* ids = nullptr;     ///< [n_used]
+  float const* weights = nullptr;        ///< [n_used]
+  RmsNormArgs row{};                     ///< x [dim], y [dim]: receives the row as experts take it, where there is a request. Without a
+                                         ///< weight and with eps < 0: x as it is
+  float* sum = nullptr;                  ///< [dim]
+  float* hidden = nullptr;               ///< [dim]; may be row.x
+  std::int32_t* fetched_ids = nullptr;   ///< [n_used]: -1 each, unless a part says otherwise
+  HelpLog* log = nullptr;                ///< in the host's memory, as what is called host_*
+  std::int32_t* host_ids = nullptr;      ///< [n_used], as the others written where there is a request
+  float *host_weights = nullptr, *host_row = nullptr;
+  float const* host_sum = nullptr;  ///< [dim]
+  std::int32_t n_used = 0, n_experts = 0, dim = 0, layer = 0;
+  bool copies = false;  ///< whether parts of many bytes may be listed
 };
 
 /// ids[t] = the index of the largest of values[t, :]; of equal ones the least. Not-a-number is less than all numbers.
@@ -340,25 +436,5 @@ struct CombineArgs {
   float* out = nullptr;            ///< [n_tokens, dim]
   std::int32_t n_tokens = 0, n_used = 0, dim = 0;
 };
-
-/// sum[t, :] += weights[t, j] * y[t * n_used + j, :] for the slots of some experts, one after another in ascending order of these; y of
-/// other slots is not read. So ranges of experts that follow each other give the same bits wherever they are cut.
-struct AddSlotsArgs {
-  float const* y = nullptr;           ///< [n_tokens * n_used, dim]
-  float const* weights = nullptr;     ///< [n_tokens, n_used]
-  std::int32_t const* ids = nullptr;  ///< [n_tokens, n_used]; those of a token differ
-  float* sum = nullptr;               ///< [n_tokens, dim]
-  std::int32_t n_tokens = 0, n_used = 0, dim = 0;
-  std::int32_t first_expert = 0, end_expert = 1 << 30;
-};
-
-/// Where the least of ids [n_used] in [first, end) is; -1: there is none.
-TIERED_HD constexpr std::int32_t next_place(std::int32_t const* ids, std::int32_t n_used, std::int32_t first, std::int32_t end) {
-  std::int32_t place = -1;
-  for (std::int32_t j = 0; j < n_used; ++j) {
-    if (ids[j] >= first && ids[j] < end && (place < 0 || ids[j] < ids[place])) place = j;
-  }
-  return place;
-}
 
 }  // namespace tiered

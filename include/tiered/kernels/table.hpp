@@ -47,9 +47,11 @@ struct KernelTable {
   Kernel<RoutedExpertsArgs> routed_experts =
       nullptr;  ///< null: grouped by who launches `experts`. Without fused_rows, same bits either way
   Kernel<CombineArgs> combine = nullptr;
-  Kernel<AddSlotsArgs> add_slots = nullptr;
+  Kernel<ExpertWindowArgs> group_slots = nullptr;
+  Kernel<ExpertWindowArgs> expert_window = nullptr;  ///< null: experts do not come in windows. Else there is group_slots, too
   Kernel<ArgmaxArgs> argmax = nullptr;
   Kernel<TransferArgs> transfer = nullptr;  ///< null: by the copy engine
+  Kernel<HelpArgs> help = nullptr;          ///< null: nothing waits for the host within a launch
 
   constexpr bool supports(DType weights) const {
     return std::uint32_t(weights) < n_file_dtypes && matmul[std::uint32_t(weights)] != nullptr;

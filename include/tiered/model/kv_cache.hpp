@@ -20,20 +20,21 @@ namespace tiered {
 inline constexpr std::int32_t kv_page_tokens = attention_span;
 
 /// A page has its home by its position: of each sequence and layer the first ones are in VRAM, the others in host memory. Pages in VRAM
-/// are reserved for every sequence when the plan is made, so that nothing is allocated there later; host memory gets a page when the
-/// first token needs it. Nothing ever moves from one home to the other.
+/// have their places when the plan is made, so that nothing is allocated there later: all layers' of a page of one sequence side by side,
+/// page by page, and within a page sequence by sequence. So what is in use grows from the begin of the room, and what lies behind it may be
+/// lent to others. Host memory gets a page when the first token needs it. Nothing ever moves from one home to the other.
 /// Threads  one; tables may be read by lanes meanwhile, since pages that are in use never move.
 class KvCache {
  public:
   struct Options {
-    std::int32_t max_tokens = 0;                 ///< of a sequence; rounded up to whole pages
-    std::int32_t n_sequences = 1;                ///< at once
-    DType type = DType::f16;                     ///< any that tables have attention for
-    std::int32_t page_tokens = kv_page_tokens;   ///< a multiple or a divisor of attention_span
+    std::int32_t max_tokens = 0;                ///< of a sequence; rounded up to whole pages
+    std::int32_t n_sequences = 1;               ///< at once
+    DType type = DType::f16;                    ///< any that tables have attention for
+    std::int32_t page_tokens = kv_page_tokens;  ///< a multiple or a divisor of attention_span
   };
 
-  /// `share_in_vram`: of each layer, in whole pages as pages_in_vram() counts them. `vram`: room for these, layer by layer; may be null
-  /// where there are none. `host`: where the other pages are.
+  /// `share_in_vram`: of each layer, in whole pages as pages_in_vram() counts them. `vram`: room for these; may be null where there are
+  /// none. `host`: where the other pages are.
   KvCache(ModelConfig const& config, Options const& options, std::span<float const> share_in_vram, std::byte* vram,
           AnyTier host = PageableTier());
   KvCache(KvCache const&) = delete;
@@ -52,15 +53,22 @@ class KvCache {
   std::int32_t vram_tokens(std::int32_t layer) const { return vram_pages_[std::size_t(layer)] * page_tokens_; }
   /// Whether all of a layer is there.
   bool in_vram(std::int32_t layer) const { return vram_pages_[std::size_t(layer)] == n_pages_; }
+  /// Whether the layer's first n positions are, of any sequence.
+  bool in_vram(std::int32_t layer, std::int32_t n_tokens) const { return n_tokens <= vram_tokens(layer); }
+  /// Whether those of every layer are.
+  bool all_in_vram(std::int32_t n_tokens) const { return n_tokens <= least_vram_pages_ * page_tokens_; }
   std::int32_t max_tokens() const { return n_pages_ * page_tokens_; }
   std::size_t host_bytes() const { return host_bytes_; }
+  /// From the begin of the room in VRAM: nothing behind it is reserved.
+  std::size_t vram_bytes_in_use() const;
 
-  /// Pages in host memory for positions [0, n_tokens) of a sequence slot.
+  /// Pages for positions [0, n_tokens) of a sequence slot. Page-locked memory is taken ahead, as much again as the slot has: each
+  /// allocation of it is slow.
   /// Errors  Errc::out_of_memory; pages got so far stay and are used when asked again.
   void reserve(std::int32_t slot, std::int32_t n_tokens);
 
-  /// Returns the host pages of a slot that hold no position below n_tokens. Page-locked memory, which is slow to get, is kept until
-  /// the slot reserves these pages again.
+  /// Returns the pages of a slot that hold no position below n_tokens. Page-locked memory is kept until the slot reserves these pages
+  /// again.
   void release(std::int32_t slot, std::int32_t n_tokens = 0) noexcept;
 
   /// One per sequence slot; page lists in host memory.
@@ -72,25 +80,32 @@ class KvCache {
   std::int32_t n_pages() const { return n_pages_; }
 
  private:
-  /// Host memory of all layers for one page of one slot.
+  /// All layers' pages of one number and one slot.
   struct Column {
-    Block block;
-    bool used = false;
+    std::byte* data = nullptr;  // of those in host memory
+    Block block;                // which begins with this column's; empty where an earlier column's reaches here
   };
   std::byte** page_list(std::size_t layer, std::size_t slot, int kv) {
     return pages_.data() + ((layer * std::size_t(n_sequences_) + slot) * 2 + std::size_t(kv)) * std::size_t(n_pages_);
   }
   Column& column(std::int32_t slot, std::int32_t page) { return columns_[std::size_t(slot) * std::size_t(n_pages_) + std::size_t(page)]; }
+  std::size_t column_bytes(std::int32_t page, bool in_vram) const;
+  std::int32_t pages_for(std::int32_t n_tokens) const { return (n_tokens + page_tokens_ - 1) / page_tokens_; }
+  void allocate_columns(std::int32_t slot, std::int32_t page);
+  bool try_allocate(std::int32_t slot, Range pages);
 
   std::int32_t page_tokens_, n_pages_, n_sequences_;
   DType type_;
   std::vector<std::int32_t> vram_pages_;  // per layer
   std::vector<std::size_t> page_bytes_;
   std::vector<std::int32_t> n_heads_;
-  std::vector<std::byte*> pages_;  // [layer][slot][K, V][page]
-  std::vector<KvTable> tables_;    // [layer][slot]
-  std::vector<Column> columns_;    // [slot][page]
-  std::size_t host_bytes_ = 0;     // of those that are used
+  std::vector<std::byte*> pages_;            // [layer][slot][K, V][page]
+  std::vector<KvTable> tables_;              // [layer][slot]
+  std::vector<Column> columns_;              // [slot][page]
+  std::vector<std::int32_t> used_pages_;     // [slot]
+  std::vector<std::size_t> vram_column_at_;  // by page: of the first slot; and the end of all
+  std::int32_t least_vram_pages_ = 0;        // of any layer
+  std::size_t host_bytes_ = 0;               // of those that are used
   AnyTier host_;
 };
 

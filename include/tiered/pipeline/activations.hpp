@@ -8,6 +8,7 @@
 #include "tiered/kernels/args.hpp"
 #include "tiered/model/config.hpp"
 #include "tiered/plan/account.hpp"
+#include "tiered/plan/expert_flow.hpp"
 
 namespace tiered {
 
@@ -17,8 +18,7 @@ inline constexpr std::int32_t max_outputs_per_run = 16;
 /// How many rows go through a step at once, and through a layer before any goes to the next.
 struct RowLimits {
   std::int32_t chunk = 1, block = 1;
-  std::int32_t experts = 0;  ///< rows whose slots of experts have room at once; 0: a block's
-  std::int32_t expert_rows() const { return experts > 0 ? experts : block; }
+  std::int32_t experts = 0;  ///< not 0: more rows use whole layers of experts, which come in windows; 0: a block's slots have room at once
 };
 
 /// Room in VRAM that keys and values from host memory go through: two halves, one filled while the other is read.
@@ -33,8 +33,14 @@ struct ActivationLayout {
   std::size_t hidden, tokens, positions, kv_rows, outputs, logits, kv_tables;
   std::size_t inputs, inputs_bytes;  ///< tokens, positions, kv_rows and outputs together: what each step uploads
   std::size_t expert_x, expert_ids, expert_weights, expert_y, expert_sum, expert_groups, expert_slots, expert_counts, expert_workspace;
+  std::size_t expert_places;  ///< of ExpertWindowArgs, for a block's rows
+  std::size_t expert_x_rows;  ///< likewise
   std::size_t few_lists;      ///< of FewRouted: what the host decided for the device's experts
   std::size_t few_tables;     ///< of FewRouted: where every expert is, [n_layers, n_experts]
+  std::size_t help;           ///< of HelpedExperts: HelpMail on the host, HelpState on the device
+  std::size_t help_zeros;     ///< [dim], on the host
+  std::size_t help_log;       ///< [n_layers + 1], on the host; the last: of the step's begin
+  std::size_t help_sum;       ///< [dim], on the device
   std::size_t expert_tables;  ///< of layers whose experts are all in VRAM: where. On the host, what is copied there
   std::size_t step, step_bytes;
   std::size_t kv_stream_at;
@@ -43,12 +49,21 @@ struct ActivationLayout {
   std::size_t total_bytes;
   std::int32_t slots_per_launch;  ///< of one call of KernelTable::experts
   std::int32_t n_experts;         ///< most of any layer
-  std::int32_t expert_rows;       ///< RowLimits::expert_rows()
+  std::int32_t expert_rows;       ///< whose slots have room at once
+  std::int32_t window_slots;      ///< of a piece of a window, where outputs of all slots are in expert_y
+  std::int32_t summed_slots;      ///< where they are summed: expert_y, and the workspace behind it, are the op's. 0: outputs have room
 };
 
 /// Two lists of up to n_slots slots: for each an id, a weight, and where its expert is.
 constexpr std::size_t few_list_bytes(std::int32_t n_slots) {
   return 2 * std::size_t(n_slots) * (sizeof(std::int32_t) + sizeof(float) + sizeof(ExpertGroup));
+}
+
+/// Slots that a piece of a window can have in so many bytes.
+inline std::int32_t window_slots_in(std::size_t bytes, std::int32_t dim, std::int32_t hidden_dim) {
+  constexpr std::size_t most = std::size_t{1} << 24;
+  if (bytes <= expert_window_fixed_bytes) return 0;
+  return std::int32_t(std::min(most, (bytes - expert_window_fixed_bytes) / expert_window_slot_bytes(dim, hidden_dim)));
 }
 
 /// `step_bytes`: what ScratchMeter says for limits.chunk rows; `kv_table_bytes`: page lists of the layers whose KV is there.
@@ -62,13 +77,17 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   };
   std::size_t const block = std::size_t(limits.block), dim = std::size_t(config.dim);
   std::int32_t n_used = 0, n_experts = 0, hidden_dim = 0;
+  double least_use = 1;
   for (LayerConfig const& layer : config.layers) {
     if (layer.feed_forward != FeedForwardKind::experts) continue;
     n_used = std::max(n_used, layer.experts.n_experts_used);
     n_experts = std::max(n_experts, layer.experts.n_experts);
     hidden_dim = std::max(hidden_dim, layer.hidden_dim);
+    least_use = std::min(least_use, double(layer.experts.n_experts_used) / double(layer.experts.n_experts));
   }
-  std::size_t const rows = std::size_t(limits.expert_rows()), slots = rows * std::size_t(n_used), is_moe = n_used > 0 ? 1 : 0;
+  bool const in_windows = n_used > 0 && limits.experts > 0;
+  l.expert_rows = in_windows ? rows_beside_windows(least_use, limits.experts) : limits.block;
+  std::size_t const rows = std::size_t(l.expert_rows), slots = rows * std::size_t(n_used), is_moe = n_used > 0 ? 1 : 0;
   l.tokens = take(block, sizeof(std::int32_t));
   l.positions = take(block, sizeof(std::int32_t));
   l.kv_rows = take(block, sizeof(KvRow));
@@ -84,17 +103,36 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.expert_x = take(block * dim * is_moe, sizeof(float));                  // [block, dim]
   l.expert_ids = take(block * std::size_t(n_used), sizeof(std::int32_t));  // [block, n_used]
   l.expert_weights = take(block * std::size_t(n_used), sizeof(float));     // [block, n_used]
-  l.expert_rows = limits.expert_rows();
-  l.expert_y = take(slots * dim, sizeof(float));            // [expert_rows * n_used, dim]
-  l.expert_sum = take(rows * dim * is_moe, sizeof(float));  // [expert_rows, dim]
-  l.slots_per_launch = std::max(limits.chunk, 1) * n_used;
+  l.expert_sum = take(rows * dim * is_moe, sizeof(float));                 // [expert_rows, dim]
+  l.slots_per_launch = (in_windows ? std::min(limits.chunk, l.expert_rows) : std::max(limits.chunk, 1)) * n_used;
   // A launch takes at least one slot of each of its groups: both lists are bounded by the slots, once per launch of the layer.
   l.expert_groups = take((slots + std::size_t(n_experts) * 2) * is_moe, sizeof(ExpertGroup));
-  l.expert_slots = take(slots, sizeof(std::int32_t));
+  l.expert_slots = take(block * std::size_t(n_used), sizeof(std::int32_t));
   l.expert_counts = take(std::size_t(n_experts + 1) * is_moe, sizeof(std::int32_t));  // [n_experts + 1]
-  l.expert_workspace = take(n_used == 0 ? 0 : experts_workspace_bytes(l.expert_rows, l.slots_per_launch, config.dim, hidden_dim), 1);
+  std::size_t const places_bytes = VramAccount::round_up(block * std::size_t(n_used) * sizeof(std::int32_t)),
+                    x_rows_bytes = VramAccount::round_up(n_used == 0 ? 0 : expert_rows_bytes(limits.block, config.dim));
+  if (in_windows) {
+    l.expert_places = take(places_bytes, 1);
+    l.expert_x_rows = take(x_rows_bytes, 1);
+  }
+  l.expert_y = take(slots * dim, sizeof(float));  // [expert_rows * n_used, dim]
+  std::size_t const workspace_bytes =
+      VramAccount::round_up(n_used == 0 ? 0 : experts_workspace_bytes(l.expert_rows, l.slots_per_launch, config.dim, hidden_dim));
+  l.expert_workspace = take(workspace_bytes, 1);
+  if (in_windows) {
+    l.window_slots = window_slots_in(workspace_bytes, config.dim, hidden_dim);
+    l.summed_slots = window_slots_in(workspace_bytes + (l.expert_workspace - l.expert_y), config.dim, hidden_dim);
+  } else if (n_used > 0) {  // both at the workspace's end: it has room for other forms of x than windows need
+    l.expert_x_rows = l.expert_workspace + workspace_bytes - x_rows_bytes;
+    l.expert_places = l.expert_x_rows - places_bytes;
+    l.window_slots = window_slots_in(workspace_bytes - std::min(workspace_bytes, x_rows_bytes + places_bytes), config.dim, hidden_dim);
+  }
   l.few_lists = take(n_used == 0 ? 0 : few_list_bytes(std::min(limits.block, attention_few_rows) * n_used), 1);
   l.few_tables = take(config.layers.size() * std::size_t(n_experts), sizeof(ExpertGroup));
+  l.help = take(is_moe, std::max(sizeof(HelpMail), sizeof(HelpState)));
+  l.help_zeros = take(dim * is_moe, sizeof(float));
+  l.help_log = take((config.layers.size() + 1) * is_moe, sizeof(HelpLog));
+  l.help_sum = take(dim * is_moe, sizeof(float));
   l.step_bytes = step_bytes;
   l.step = take(step_bytes, 1);
   l.kv_stream = kv_stream;

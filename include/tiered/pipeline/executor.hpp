@@ -58,8 +58,8 @@ struct ExecutorParts {
   ModelConfig const* config = nullptr;
   Side host, device;
   CopyLane copy;
-  /// Keys and values, and rows of activations that a step waits for, so that they do not stand behind weights that are copied ahead, nor
-  /// these behind what the device has yet to compute; none: `copy` takes them.
+  /// Keys and values, and all that a step waits for but weights: rows of activations, vectors, inputs, logits. So these do not stand behind
+  /// weights that are copied ahead, nor weights behind what the device has yet to compute; none: `copy` takes them.
   CopyLane kv_copy;
   std::byte* vram = nullptr;
   std::byte* host_base = nullptr;  ///< activations of the host, large enough for every plan
@@ -68,7 +68,7 @@ struct ExecutorParts {
   TraceLog* trace = nullptr;
   std::atomic<bool> const* cancelled = nullptr;
   bool device_reads_host_weights = false;  ///< the device's kernels may read table.weights' data: then it looks embeddings up itself
-  bool device_maps_host = false;  ///< the device's kernels may read and write host_base, by the same addresses
+  bool device_maps_host = false;           ///< the device's kernels may read and write host_base, by the same addresses
   /// Steps of up to so many rows, all of which want logits, are captured, at their first time or by capture(), and launched as one from
   /// then on, where the device can and nothing else takes part in them; 0: none. Each number of rows is a graph of each plan, and a
   /// graph takes memory of the device that no plan counts: more than 1 only where capture() makes them all when loading.
@@ -85,6 +85,9 @@ class Executor final : public StepContext {
 
   /// Makes a plan the current one: brings the residents that are not where it has them. Copies are enqueued, nothing computes yet.
   void activate(PlanImage const& image);
+  /// The expert cache has what keys and values do not use of its room; activate() sees to it. Between blocks, where pages were reserved
+  /// that somebody else than a block is going to write.
+  void share_room();
   /// Residents of a plan that the caller brings: what is to be copied where. From here on activate() takes them to be there, and no block
   /// may need one of them before it is.
   std::vector<CopyPiece> hand_over(PlanImage const& image, std::span<ShardId const> residents);
@@ -98,8 +101,13 @@ class Executor final : public StepContext {
   void recover() noexcept;
 
   /// Whether a step of the current plan is one stretch of launches on the device, the same each time: between the upload of its rows'
-  /// numbers and the download of its logits nobody waits, copies, or looks at a result.
+  /// numbers and the download of its logits nobody waits, copies, or looks at a result. Of rows whose positions are in VRAM.
   bool is_capturable(std::int32_t n_rows, std::int32_t n_outputs) const;
+  /// Whether steps of one row of the current plan are one launch in which the device may ask the host for experts (FewRouted::enqueue).
+  bool is_helped() const { return image_ != nullptr && helped_ && !only_device_ && p_.device.can_capture(); }
+  HelpCounters const& help_counters() const { return routed_.few().help_counters(); }
+  /// Launches what such steps do, so that it is loaded; position 0 of slot 0 is overwritten. `logits`: [vocab_size], of no use.
+  void load_helped(float* logits);
   /// Captures steps of n_rows rows of the current plan ahead of the first of them; false where such steps are not captured.
   bool capture(std::int32_t n_rows);
   /// After a block of at least one row: launches what the device's part of attention takes once contexts pass from its memory into the
@@ -175,13 +183,19 @@ class Executor final : public StepContext {
   KvTable const* kv_tables(std::int32_t layer, bool device) const;
   void fill_inputs(std::span<BlockRow const> rows);
   void upload_inputs();
+  bool kernel_moves(std::size_t bytes) const;
+  void move_by_kernel(std::byte* dst, std::byte const* src, std::size_t bytes);
+  void cross(bool to_device, std::size_t offset, std::size_t bytes, Ticket ready);
+  void copy_vector(Weight const& w, std::byte* dst);
   void walk();
   void check_cancelled(std::int32_t layer) const;
-  bool only_device() const;
+  bool only_device(bool helped) const;
   bool device_embeds() const;
   void wait_for_copies();
   void settle();
   void run_captured();
+  void run_helped();
+  void enqueue_helped();
   GraphRef capture_walk();
   GraphRef find_graph(std::int32_t n_rows) const;
   void do_copy(Action const& a);
@@ -192,13 +206,15 @@ class Executor final : public StepContext {
   void run_chunks(Step step);
   void run_output(Step step);
   void download_logits(std::int32_t first, std::int32_t n);
-  Ticket mark() const { return p_.trace != nullptr ? side_->record() : Ticket{}; }  // where nobody asks for times, nothing is recorded
+  // Where nobody asks for times, nothing is recorded; steps with help keep their own.
+  bool traces() const { return p_.trace != nullptr && !env_.helps; }
+  Ticket mark() const { return traces() ? side_->record() : Ticket{}; }
   void set_rows(std::int32_t begin, std::int32_t n);
   void advance_to(Shard const& s, std::int32_t row);
   std::byte const* device_rows(Weight const& w, std::int32_t row, std::int32_t& end);
   void cut(Shard const& s, Range rows, std::byte* dst, std::vector<CopyPiece>& pieces) const;
   void trace(Action const& a, TraceLane lane, Ticket begin, Ticket end) {
-    if (p_.trace != nullptr) p_.trace->push_back({a, lane, begin, end});
+    if (traces()) p_.trace->push_back({a, lane, begin, end});
   }
 
   ModelRef model_;
@@ -221,6 +237,7 @@ class Executor final : public StepContext {
   std::uint64_t pass_ = 0;
   std::vector<Graph> graphs_;
   bool only_device_ = false;    // the current plan's steps, but for the embedding
+  bool helped_ = false;         // likewise, with help where experts are missing
   bool device_embeds_ = false;  // of the current plan
   bool capturing_ = false;
   // Of either half of the room that keys and values from host memory go through: its last use by the device, its last copy to the host.

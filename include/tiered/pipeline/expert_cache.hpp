@@ -15,6 +15,7 @@ namespace tiered {
 
 /// Ids to bytes. Sizes may differ (types differ from layer to layer): the pool is one address range, first fit, neighbours
 /// merged; to make room, victims of the eviction policy go until one hole is large enough. An entry in use (pinned) stays.
+/// Both ends of the range may move; offsets count from one place whatever it is.
 /// Nothing here copies or waits: an entry carries the ticket of the copy that fills it; what overwrites freed bytes must come
 /// after the ticket that acquire() names. One thread.
 class ExpertCache {
@@ -31,7 +32,7 @@ class ExpertCache {
 
   ExpertCache(std::size_t bytes, AnyEviction policy);
 
-  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes() const { return end_ - begin_; }
   std::size_t used_bytes() const { return used_; }
   Counters const& counters() const { return counters_; }
   AnyEviction& policy() { return policy_; }
@@ -63,10 +64,11 @@ class ExpertCache {
   /// What overwrites the loan must come after `used`.
   void take_back(Ticket used);
   std::size_t lent_bytes() const { return lent_; }
-  std::size_t free_bytes() const { return bytes_ - lent_ - used_; }
+  std::size_t free_bytes() const { return bytes() - lent_ - used_; }
 
-  /// Another size, where nobody reads or fills the pool any more: what is not wholly inside goes, pinned or not, and nothing is lent then.
-  void resize(std::size_t bytes);
+  /// The pool is offsets [begin, end) from here on. Where nobody reads it any more: what is not wholly inside goes, pinned or not, and
+  /// nothing is lent then. What overwrites bytes outside must come after the copy that is returned: it may yet fill some.
+  Ticket resize(std::size_t end, std::size_t begin = 0);
 
   /// Gives back an entry that is not to stay (not admitted, or its copy failed).
   void drop(ShardId id);
@@ -91,7 +93,9 @@ class ExpertCache {
   void add_hole(Hole freed);
   Room take(std::vector<Hole>::iterator hole, ShardId id, std::size_t bytes);
 
-  std::size_t bytes_ = 0, used_ = 0, lent_ = 0, n_entries_ = 0;
+  void keep_holes(std::size_t begin, std::size_t end);
+
+  std::size_t begin_ = 0, end_ = 0, used_ = 0, lent_ = 0, n_entries_ = 0;
   AnyEviction policy_;
   std::vector<std::unique_ptr<Entry>> entries_;  // by shard id; null where it is not cached
   std::vector<Hole> holes_;                      // ascending, no two touch

@@ -48,7 +48,7 @@ class ExpertFlow {
   void stop(std::uint64_t step);
 
  private:
-  static constexpr std::size_t most_ahead = 2;  // windows of the next layer: half of the flow
+  static constexpr std::size_t most_ahead = 6;  // windows of the next layer: as many as the flow holds
 
   struct Layer {
     ShardId first{};
@@ -82,7 +82,7 @@ class ExpertFlow {
 
   ExpertsEnvironment const* env_;
   std::vector<Layer> layers_;
-  std::size_t largest_ = 0;  // bytes of an expert that passes
+  std::size_t largest_ = 0, all_ = 0;  // bytes of an expert that passes; of all that may
   ByteRing ring_;
   std::size_t ring_offset_ = 0, ring_head_ = 0;  // in the pool; in the ring
   std::vector<Window> windows_;                  // copied, not released; few

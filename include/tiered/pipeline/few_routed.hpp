@@ -24,6 +24,7 @@ class ExpertAddresses {
   /// [n_experts] of a layer, in the device's memory: null where it is not in VRAM.
   ExpertGroup const* of_layer(std::int32_t layer) const { return table(env_->device_base, layer); }
   bool has(std::int32_t layer, std::int32_t expert) const { return table(env_->host_base, layer)[expert].gate != nullptr; }
+  ShardId first_expert(std::int32_t layer) const { return first_experts_[std::size_t(layer)]; }
   bool has_any(std::int32_t layer) const { return n_there_[std::size_t(layer)] > 0; }
   ExpertGroup group_at(ShardId id, std::byte const* base) const;
 
@@ -47,6 +48,11 @@ class ExpertAddresses {
   bool known_ = false;
 };
 
+/// Steps in which the device asks the host, and how often it did: one layer, one request.
+struct HelpCounters {
+  std::uint64_t n_steps = 0, n_requests = 0;
+};
+
 /// Rows are on the device, most experts are not. The device computes those that are in VRAM without waiting, writes what the host needs to
 /// know straight into the host's memory and reads the host's sum from there: no copy engine, whose hand-overs cost more than such bytes.
 /// Of the experts that are missing a share is fetched (ShardPlan::fetched_misses) while the host computes the others: link, host's
@@ -54,21 +60,43 @@ class ExpertAddresses {
 /// for one more: an expert that the host computes now is brought for later, where that is likely to pay.
 ///
 /// Per layer: device: publish rows, ids and weights; experts in VRAM | host: decide, compute its experts and sum them up | link: fetch |
-/// device: fetched experts, add the host's sum. The order of summation is: hidden row, experts in VRAM, fetched ones, the host's; so what is
-/// in the cache shows in a sum's last bits. With ShardPlan::deterministic all that is missing is fetched, and one launch takes the experts in
-/// the order of their ids, then the host's, which the plan put there for good.
+/// device: fetched experts, add the host's sum. The order of summation is: hidden row, experts in VRAM, fetched ones, the host's; so what
+/// is in the cache shows in a sum's last bits. With ShardPlan::deterministic all that is missing is fetched, and one launch takes the
+/// experts in the order of their ids, then the host's, which the plan put there for good.
 class FewRouted {
  public:
   explicit FewRouted(ExpertsEnvironment const& env) : env_(&env), addresses_(env) {}
 
-  void prepare(std::span<ShardId const> first_experts) {
-    addresses_.prepare(first_experts);
-    coming_.clear();
-    owed_ = 0;
-  }
+  void prepare(std::span<ShardId const> first_experts);
   /// Whether rows go this way: few, on a device that maps host memory and adds experts to rows itself.
   bool takes(RoutedRows const& rows, ShardId first_expert) const;
   void run(RoutedRows const& rows, ShardId first_expert, std::uint64_t step);
+
+  // Steps of one row that are enqueued as a whole, and where the device stands still at a layer only if an expert is missing (HelpArgs): a
+  // layer whose experts are all in VRAM takes as long as in a plan that has all of them there. The order of summation is: hidden row, sum
+  // of the experts in VRAM, the host's, fetched ones. While the device stands still, and only then, the host changes what the device's
+  // tables say; so both always agree on who computes an expert.
+
+  /// Whether the layer can go this way on this device, under this plan.
+  bool can_help(std::int32_t layer) const;
+  /// For a plan whose layers can all be helped, or have no need: after prepare().
+  void open_mail();
+  /// What was enqueued by `other`, whose captured steps are still to be launched.
+  void take_over(FewRouted const& other) { helped_ = other.helped_, help_counters_ = other.help_counters_; }
+  /// The first launch of a step; then, at each layer that helps, its experts. May be captured: nothing in it changes from step to step.
+  void enqueue_step();
+  void enqueue(RoutedRows const& rows, ShardId first_expert);
+  /// Before a step is launched.
+  void begin_step(std::uint64_t step);
+  /// Answers a request, if there is one; else false, at once.
+  bool serve();
+  /// After the device has ended the step: what it used counts for the cache.
+  void end_step();
+  HelpCounters const& help_counters() const { return help_counters_; }
+  /// For the trace, of a step enqueued with one: what each layer of the step between two tickets of the device did.
+  void trace_step(Ticket begin, Ticket end);
+  /// The device's waiting ends, now or once it comes to it, until the next begin_step(). What it computes is of no use. Any state.
+  void give_up() noexcept;
 
  private:
   enum class Where : std::uint8_t { host, device, fetched };
@@ -83,6 +111,13 @@ class FewRouted {
   struct Coming {
     ShardId shard{};
     Ticket filled;
+    ExpertCache::Entry* pinned = nullptr;  ///< by a step that was helped
+  };
+  /// A layer of a step that was enqueued.
+  struct Helped {
+    RoutedRows rows;
+    ShardId first_expert{};
+    std::uint64_t served = 0;  ///< the last step in which it asked
   };
   /// Slots of one launch, or of the host.
   struct List {
@@ -107,6 +142,7 @@ class FewRouted {
   /// Rows, ids and weights to the host's memory; experts that are in VRAM. Waits for the first.
   void publish();
   void launch_in_vram();
+  RoutedExpertsArgs launch_args(std::int32_t const* ids, float const* weights, ExpertGroup const* groups, std::int32_t n_groups) const;
   void launch(std::int32_t const* ids, float const* weights, ExpertGroup const* groups, std::int32_t n_groups);
   void list_experts();
   void find_in_vram(std::uint64_t step);
@@ -115,6 +151,11 @@ class FewRouted {
   void bring_one_for_later();
   void tell_of_arrivals();
   std::int32_t place_host_slots();
+  struct HostWork {
+    ExpertsArgs experts;
+    CombineArgs sum;
+  };
+  bool list_host_work(HostWork& work);
   void run_on_host();
   void fetch();
   void submit(bool for_later);
@@ -123,6 +164,15 @@ class FewRouted {
   void run_fetched();
   void add_host_sum();
   void release();
+
+  HelpLog& log(std::int32_t layer) const { return host_at<HelpLog>(env_->layout->help_log)[layer]; }
+  HelpMail& mail() const { return *host_at<HelpMail>(env_->layout->help); }
+  void forget_coming();
+  void launch_helped(RoutedRows const& rows);
+  void note_arrivals();
+  void share_helped_misses();
+  void list_parts();
+  void unpin_helped();
 
   ExpertsEnvironment const* env_;
   ExpertAddresses addresses_;
@@ -138,6 +188,10 @@ class FewRouted {
   Ticket fetched_, host_done_;
   double owed_ = 0;  // experts to be fetched that were left to the host so far, less than 1
   bool uses_host_ = false;
+  std::vector<Helped> helped_;  // per layer; the same for all plans but for addresses, which only who enqueues reads
+  std::uint64_t step_ = 0, served_ = 0;
+  HelpCounters help_counters_;
+  bool has_mail_ = false;
 };
 
 }  // namespace tiered

@@ -14,22 +14,25 @@
 
 namespace tiered {
 
-/// Offsets of one plan in the arena. Order: layer states, residents common to all plans, expert cache, then what is the plan's own: more
-/// residents, the ring, scratch.
+/// Offsets of one plan in the arena. Order: residents common to all plans, layer states, expert cache, then what is the plan's own: more
+/// residents, the ring, scratch. States grow from their begin; the cache has from its end down what they do not use.
 struct VramLayout {
   static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
-  std::size_t cache_offset = 0, cache_bytes = 0, ring_offset = 0, ring_bytes = 0, scratch_offset = 0, scratch_bytes = 0, total_bytes = 0;
+  std::size_t state_offset = 0;
+  std::size_t cache_offset = 0, cache_bytes = 0;  ///< the cache with all of the states' room, which it begins with
+  std::size_t shared_bytes = 0;                   ///< that room: of cache_bytes the first, less what states use of it
+  std::size_t ring_offset = 0, ring_bytes = 0, scratch_offset = 0, scratch_bytes = 0, total_bytes = 0;
   std::vector<std::size_t> resident;  ///< per shard, or none
 };
 
-/// Layer states begin at 0 and are the same in all plans. The cache begins at one place in all plans that have one, each in its own size:
+/// Layer states are at the same place in all plans. So is the cache's begin in all plans that have one, each with an end of its own:
 /// what fits the smaller one stays from plan to plan (ExpertCache::resize). No plan's total passes its ShardPlan::vram_bytes.
 inline std::vector<VramLayout> lay_out(std::span<ShardPlan const* const> plans, std::span<Shard const> shards) {
   std::size_t state_bytes = 0;
   for (ShardPlan const* p : plans) state_bytes = std::max(state_bytes, p->state_bytes);
   std::vector<VramLayout> out(plans.size());
   std::vector<std::size_t> common(shards.size(), VramLayout::none);
-  std::size_t common_end = state_bytes;
+  std::size_t common_end = 0;
   for (std::size_t s = 0; s < shards.size(); ++s) {
     bool const everywhere = std::ranges::all_of(plans, [&](ShardPlan const* p) { return p->shards[s].resident(); });
     if (!everywhere) continue;
@@ -42,8 +45,12 @@ inline std::vector<VramLayout> lay_out(std::span<ShardPlan const* const> plans, 
     std::size_t end = common_end;
     auto const take = [&](std::size_t bytes) { return std::exchange(end, end + VramAccount::round_up(bytes)); };
     l.resident = common;
-    l.cache_bytes = p.cache_bytes;
-    l.cache_offset = take(l.cache_bytes);
+    l.state_offset = l.cache_offset = take(state_bytes);
+    if (p.cache_bytes > 0) {
+      take(p.cache_bytes - p.shared_bytes);
+      l.shared_bytes = state_bytes;
+      l.cache_bytes = end - l.cache_offset;
+    }
     for (std::size_t s = 0; s < shards.size(); ++s) {
       if (p.shards[s].resident() && common[s] == VramLayout::none) l.resident[s] = take(shards[s].bytes);
     }

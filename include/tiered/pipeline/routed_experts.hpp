@@ -22,7 +22,8 @@ namespace tiered {
 /// One layer at a time. Waits for the ids only, and not even for them where one op does it all: where all experts of the layer are
 /// computed where its rows are, or come ahead of the ids (ExpertFlow); everything after is enqueued. Each slot (row, place) has its own
 /// output, and slots are summed in order of place, whoever computed them; where a block has more rows than there is room for slots of,
-/// they are added to the rows window by window, in order of their experts. Few rows: FewRouted says its own order.
+/// they are added to the rows window by window, in order of their experts: the same bits whatever is in a window. Few rows: FewRouted says
+/// its own order.
 class RoutedExperts {
  public:
   explicit RoutedExperts(ExpertsEnvironment const& env) : env_(&env), few_(env), flow_(env) {}
@@ -37,6 +38,10 @@ class RoutedExperts {
   bool norms(std::int32_t layer, std::int32_t n_rows, DeviceId home) const;
 
   void run(RoutedRows const& rows, ShardId first_expert, std::uint64_t step);
+
+  /// As its members are: with ExpertsEnvironment::helps, run() only enqueues.
+  FewRouted& few() { return few_; }
+  FewRouted const& few() const { return few_; }
 
  private:
   enum class Place : std::uint8_t { mixed, host, device };
@@ -70,14 +75,15 @@ class RoutedExperts {
   bool all_at_home() const;
   bool adds_itself() const { return home().kernels().fused_rows > 0; }
   void compute_at_home();
-  /// What becomes of the slots: all are summed later; the op sums them; they are added to the rows at once, in order of experts.
-  enum class Then : std::uint8_t { store, add, add_slots };
-  /// For the slots of all rows, rather than of as many as one launch takes.
+  /// For the slots of all rows, rather than of those of a window's piece.
   bool has_room() const { return rows_->n_rows <= env_->layout->expert_rows; }
-  /// All rows; of experts of which `weights` [n_experts] says where they are.
-  void launch_routed(ExpertGroup const* weights, Range experts, Then then);
+  /// All rows and experts; `weights` [n_experts] says where those are.
+  void launch_routed(ExpertGroup const* weights);
   /// Experts that come ahead of the ids: window after window.
   void compute_flow();
+  /// Groups the slots of all rows.
+  ExpertWindowArgs begin_windows(ExpertGroup const* weights);
+  void launch_window(ExpertWindowArgs& args, Range experts);
   ExpertGroup const* weights_at_home();
   ExpertsArgs common_args(float const* x, bool on_device) const;
 

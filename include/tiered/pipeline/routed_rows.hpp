@@ -31,7 +31,9 @@ struct ExpertsEnvironment {
   std::span<Ticket const> resident_ready;  ///< per shard; value 0 where nobody needs to wait
   ExpertCache* cache = nullptr;
   TraceLog* trace = nullptr;
-  bool device_maps_host = false;  ///< kernels of the device read and write host_base, by the same addresses
+  bool device_maps_host = false;           ///< kernels of the device read and write host_base, by the same addresses
+  bool device_reads_host_weights = false;  ///< and read table.weights' data
+  bool helps = false;                      ///< the step is enqueued as a whole: see FewRouted::enqueue
 };
 
 /// Rows of one layer after its router, on the device where the hidden rows are.

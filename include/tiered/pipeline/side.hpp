@@ -24,14 +24,22 @@ class Side {
   Side() = default;
   template <Backend B>
   Side(DeviceId device, B& backend)
-      : device_(device), kernels_(&backend.kernels()), queue_(backend.queue()), backend_(&backend), calls_(&calls_of<B>) {}
+      : device_(device), kernels_(&backend.kernels()), queue_(backend.queue()), backend_(&backend), calls_(&calls_of<B>) {
+    if constexpr (requires { backend.queue_now(); }) queue_now_ = backend.queue_now();
+  }
 
   DeviceId device() const { return device_; }
   KernelTable const& kernels() const { return *kernels_; }
   Queue queue() const { return queue_; }
+  /// Where launches run on the caller's thread and are done when they return, beside what is enqueued; native is null where there is no
+  /// such queue. For a caller that would wait anyway.
+  Queue queue_now() const { return queue_now_; }
   Ticket record() const { return calls_->record(backend_); }
   void wait_for(Ticket t) const { calls_->wait_for(backend_, t); }
   void synchronize() const { calls_->synchronize(backend_); }
+  /// Whether what `t` stands for is done, for a thread that asks again and again. Where a backend cannot tell, waits.
+  /// Errors  of a device that failed.
+  bool done(Ticket t) const { return calls_->done(backend_, t); }
   /// Waits for everything and forgets errors, where the backend can; so that an engine may go on after one.
   void recover() const { calls_->recover(backend_); }
   /// When the work between two tickets ran; nothing where the backend keeps no times.
@@ -57,6 +65,7 @@ class Side {
     Ticket (*record)(void*);
     void (*wait_for)(void*, Ticket);
     void (*synchronize)(void*);
+    bool (*done)(void*, Ticket);
     void (*recover)(void*);
     std::optional<TimeSpan> (*times)(void*, Ticket, Ticket);
     bool (*can_capture)(void*);
@@ -69,6 +78,11 @@ class Side {
   static constexpr Calls calls_of{[](void* b) { return static_cast<B*>(b)->record(); },
                                   [](void* b, Ticket t) { static_cast<B*>(b)->wait_for(t); },
                                   [](void* b) { static_cast<B*>(b)->synchronize(); },
+                                  [](void* b, Ticket t) -> bool {
+                                    if constexpr (requires(B & x) { x.done(t); }) return static_cast<B*>(b)->done(t);
+                                    static_cast<B*>(b)->synchronize();
+                                    return true;
+                                  },
                                   [](void* b) {
                                     if constexpr (requires(B & x) { x.recover(); }) {
                                       static_cast<B*>(b)->recover();
@@ -107,7 +121,7 @@ class Side {
 
   DeviceId device_;
   KernelTable const* kernels_ = nullptr;
-  Queue queue_;
+  Queue queue_, queue_now_;
   void* backend_ = nullptr;
   Calls const* calls_ = nullptr;
 };
@@ -125,6 +139,7 @@ class CopyLane {
   /// Of the newest copy: when it is done, all are.
   Ticket last() const { return last_; }
   void wait(Ticket t) const { calls_->wait(engine_, t); }
+  bool done(Ticket t) const { return calls_->done(engine_, t); }
   void recover() const { calls_->recover(engine_); }
   std::optional<TimeSpan> times(Ticket begin, Ticket end) const { return calls_->times(engine_, begin, end); }
 
@@ -132,13 +147,14 @@ class CopyLane {
   struct Calls {
     Ticket (*submit)(void*, std::span<CopyPiece const>, std::span<Ticket const>);
     void (*wait)(void*, Ticket);
+    bool (*done)(void*, Ticket);
     void (*recover)(void*);
     std::optional<TimeSpan> (*times)(void*, Ticket, Ticket);
   };
   template <class C>
   static constexpr Calls calls_of{
       [](void* c, std::span<CopyPiece const> pieces, std::span<Ticket const> after) { return static_cast<C*>(c)->submit(pieces, after); },
-      [](void* c, Ticket t) { static_cast<C*>(c)->wait(t); },
+      [](void* c, Ticket t) { static_cast<C*>(c)->wait(t); }, [](void* c, Ticket t) { return static_cast<C const*>(c)->done(t); },
       [](void* c) {
         if constexpr (requires(C & x) { x.recover(); }) static_cast<C*>(c)->recover();
       },

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tiered/plan/placement.hpp"
@@ -14,8 +15,9 @@ struct ShardPlan {
   std::vector<Placement> shards;
   std::vector<float> state_in_vram;
   std::size_t ring_bytes = 0, cache_bytes = 0, scratch_bytes = 0;
-  std::size_t resident_bytes = 0, state_bytes = 0;  ///< weights at home in VRAM; layer states there
-  std::size_t vram_bytes = 0;                       ///< sum of all five; 0 where the device does nothing
+  std::size_t resident_bytes = 0, state_bytes = 0;  ///< weights at home in VRAM; layer states there, as many as there may be
+  std::size_t shared_bytes = 0;                     ///< of state_bytes, what cache_bytes has, too: the cache's until states need it
+  std::size_t vram_bytes = 0;                       ///< sum of all five, less what is shared; 0 where the device does nothing
   std::size_t shortfall_bytes = 0;                  ///< what is missing to the budget: such a plan cannot run
   float fetched_misses = 1;                         ///< see Placements
   bool deterministic = false;                       ///< as in PlanRequest; then misses are fetched
@@ -56,7 +58,12 @@ class VramAccount {
   std::size_t used_ = 0;
 };
 
-/// Counts a policy's answer. Fixed states replace the policy's. A plan in which the device does nothing takes no VRAM.
+/// Of these states in VRAM, or those that are fixed, what costs' contexts do not use: with that an expert cache is larger, until they
+/// need it.
+std::size_t unused_state_bytes(PlanRequest const& r, std::span<float const> state_in_vram);
+
+/// Counts a policy's answer, whose cache gets what the states do not use, besides. Fixed states replace the policy's. A plan in which the
+/// device does nothing takes no VRAM.
 ShardPlan make_plan(PlanRequest const& r, Placements p);
 
 }  // namespace tiered

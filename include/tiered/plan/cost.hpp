@@ -21,23 +21,29 @@ struct PassCost {
 /// |-----------------------|----------|----------------------------------------------------------------------------------|
 /// | `c.cost(shard, rows)` | PassCost | non-negative, monotone in rows.n                                                 |
 /// | `c.cost(state, rows)` | PassCost | of the attention core over rows.context positions; copy_s: bringing the used state |
-/// Pure and thread-safe.
+/// Pure and thread-safe. One that says `static constexpr bool same_for_alike = true` gives shards the same cost that are alike(), so it is
+/// asked once for a layer's experts.
 template <class C>
 concept CostModel = requires(C const& c, Shard const& shard, LayerState const& state, Rows rows) {
   { c.cost(shard, rows) } -> std::same_as<PassCost>;
   { c.cost(state, rows) } -> std::same_as<PassCost>;
 };
 
+constexpr bool alike(Shard const& a, Shard const& b) {
+  return a.kind == b.kind && a.bytes == b.bytes && a.n_rows == b.n_rows && a.dtypes == b.dtypes && a.macs_per_token == b.macs_per_token &&
+         a.use_probability == b.use_probability;
+}
+
 /// Probability that at least one of `n` rows uses the shard, were rows routed independently.
 double use_probability(Shard const& shard, std::int32_t n);
 
 /// What of the positions attended to lies in VRAM, where `share` of a state's room does, the first positions, and costs are for the
-/// first `used` of it. Contexts grow: one in `long_contexts` is taken to fill its room.
+/// first `used` of it. Contexts grow: `grown` of them are taken to fill their room, for plans one in `long_contexts`.
 inline constexpr double long_contexts = 8;
-constexpr double attended_in_vram(double share, double used, std::int32_t window) {
+constexpr double attended_in_vram(double share, double used, std::int32_t window, double grown = 1 / long_contexts) {
   if (share <= 0 || share >= 1) return share <= 0 ? 0 : 1;
   double const now = share >= used ? 1 : window > 0 ? 0 : share / used, then = window > 0 ? 0 : share;
-  return now + (then - now) / long_contexts;
+  return now + (then - now) * grown;
 }
 
 /// Attention of rows that the device has to keys and values in host memory: where those lie, on the host, or by bringing them through
@@ -65,8 +71,12 @@ constexpr double attention_s(PassCost const& state, double in_vram, bool on_devi
   return host_s > device_s ? host_s : device_s;
 }
 
+/// Positions that profile/ measures attention of one row over.
+inline constexpr double measured_context = 4096;
+
 /// Rooflines of a HardwareProfile: a product takes as long as reading its weights or as its arithmetic, whichever is longer.
 struct AnalyticCost {
+  static constexpr bool same_for_alike = true;
   HardwareProfile hardware = HardwareProfile::simulated();
   Capabilities capabilities;
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tiered/core/function_ref.hpp"
+#include "tiered/plan/cost.hpp"
 #include "tiered/plan/experts.hpp"
 #include "tiered/plan/hardware.hpp"
 #include "tiered/plan/schedule.hpp"
@@ -18,6 +19,7 @@ struct PassCosts {
   std::vector<double> read_bytes;        ///< expected bytes of each shard that are read at all
   double states_used = 1;                ///< the share of all positions that costs of states are for
   bool streams_states = false;           ///< rows on the device may bring what they attend to: see host_attention()
+  double grown = 1 / long_contexts;      ///< of contexts, those taken to fill their room: 0 to predict one of a known length
 };
 
 /// Rows of a block that plans assume to want logits, or one of each sequence: of a prompt its last does.

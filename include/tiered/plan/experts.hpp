@@ -27,6 +27,9 @@ struct ExpertLayers {
 
   /// The least that a cache may have: what one token uses of any one layer. 0 for a model without experts.
   std::size_t min_cache_bytes() const;
+  /// The least that is left of one that gives room to states. Where blocks use whole layers that is as much as lets a layer pass in so few
+  /// windows that they cost nothing (plan/expert_flow.hpp): three quarters of it.
+  std::size_t min_left_bytes(bool whole_layers) const;
 };
 
 /// Share of uses that find their expert in a cache of `cache_bytes`, were all `cached_bytes` that may enter it used alike.

@@ -87,6 +87,13 @@ struct MutualRates {
   bool operator==(MutualRates const&) const = default;
 };
 
+/// The least that host and link take for what would take them so long alone: both at once while both have work.
+constexpr double shared_s(MutualRates mutual, double host_s, double copy_s) {
+  double const host_beside_s = host_s / mutual.host_share, copy_beside_s = copy_s / mutual.h2d_share,
+               both_s = mutual.host_share + mutual.h2d_share - 1;
+  return host_s + copy_s - (host_beside_s < copy_beside_s ? host_beside_s : copy_beside_s) * (both_s > 0 ? both_s : 0);
+}
+
 struct HardwareProfile {
   DeviceRates host, gpu;
   std::int32_t n_threads = 0;

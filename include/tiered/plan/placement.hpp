@@ -10,6 +10,7 @@
 #include "tiered/core/ids.hpp"
 #include "tiered/model/shard.hpp"
 #include "tiered/plan/cost.hpp"
+#include "tiered/plan/experts.hpp"
 
 namespace tiered {
 
@@ -24,17 +25,19 @@ struct PlanRequest {
   std::span<LayerState const> states;     ///< one per layer
   std::span<PassCost const> state_costs;  ///< same order as states
   Budget budget;
-  Rows rows;                     ///< context: the positions that VRAM must be able to hold for a state placed there
-  std::size_t ring_bytes = 0;    ///< tried in several sizes by the planner; 0: nothing can be streamed
-  std::size_t scratch_bytes = 0; ///< activations and workspaces of these rows on the device
+  Rows rows;                      ///< context: the positions that VRAM must be able to hold for a state placed there
+  std::size_t ring_bytes = 0;     ///< tried in several sizes by the planner; 0: nothing can be streamed
+  std::size_t scratch_bytes = 0;  ///< activations and workspaces of these rows on the device
   /// Share of each layer's state in VRAM as another token tier's plan has it, to be kept; empty: free to choose.
   std::span<float const> fixed_state_in_vram;
   double hop_s = 0;  ///< seconds to move these rows from one device to the other
   /// Pages that a sequence's state is cut into: shares are in whole ones, see pages_in_vram(). 0: any share.
   std::int32_t state_pages = 0;
-  double states_used = 1;       ///< share of the context that costs are for
-  bool streams_states = false;  ///< as in PassCosts
-  bool deterministic = false;   ///< who computes an expert must not depend on what is cached
+  double states_used = 1;                 ///< share of the context that costs are for
+  bool streams_states = false;            ///< as in PassCosts
+  bool deterministic = false;             ///< who computes an expert must not depend on what is cached
+  MutualRates mutual = {};                ///< of host and link where both are busy
+  ExpertLayers const* experts = nullptr;  ///< of these shards, where somebody has them already
 
   std::size_t state_bytes(std::size_t layer) const {
     return states[layer].bytes_per_token * std::size_t(rows.context) + states[layer].bytes_per_sequence * std::size_t(rows.n_sequences);
@@ -60,7 +63,7 @@ struct Placement {
 struct Placements {
   std::vector<Placement> shards;     ///< default: host memory, computed by the host
   std::vector<float> state_in_vram;  ///< per layer: share of the positions, the first ones
-  std::size_t cache_bytes = 0;       ///< for cached experts
+  std::size_t cache_bytes = 0;       ///< for cached experts, however long contexts are: what states do not use comes to it
   float fetched_misses = 1;          ///< of cached experts that are not in the cache: this share is fetched, the host computes the others
   bool declined = false;             ///< no answer for a ring of this size (nothing would go through it, say); the planner tries others
   explicit Placements(PlanRequest const& r) : shards(r.shards.size()), state_in_vram(r.states.size(), 0.f) {}

@@ -41,11 +41,11 @@ auto read_json(F f) {
 inline nlohmann::json plan_to_json(ShardPlan const& plan) {
   nlohmann::json shards = nlohmann::json::array();
   for (Placement const& p : plan.shards) shards.push_back({{"home", name(p.home)}, {"gpu_rows", p.gpu_rows}, {"cached", p.cached}});
-  return {{"shards", std::move(shards)},        {"state_in_vram", plan.state_in_vram}, {"ring_bytes", plan.ring_bytes},
-          {"cache_bytes", plan.cache_bytes},    {"scratch_bytes", plan.scratch_bytes}, {"resident_bytes", plan.resident_bytes},
-          {"state_bytes", plan.state_bytes},    {"vram_bytes", plan.vram_bytes},       {"shortfall_bytes", plan.shortfall_bytes},
-          {"chunk_tokens", plan.chunk_tokens},  {"block_tokens", plan.block_tokens},   {"fetched_misses", plan.fetched_misses},
-          {"expert_tokens", plan.expert_tokens},  {"deterministic", plan.deterministic}};
+  return {{"shards", std::move(shards)},         {"state_in_vram", plan.state_in_vram}, {"ring_bytes", plan.ring_bytes},
+          {"cache_bytes", plan.cache_bytes},     {"scratch_bytes", plan.scratch_bytes}, {"resident_bytes", plan.resident_bytes},
+          {"state_bytes", plan.state_bytes},     {"vram_bytes", plan.vram_bytes},       {"shortfall_bytes", plan.shortfall_bytes},
+          {"chunk_tokens", plan.chunk_tokens},   {"block_tokens", plan.block_tokens},   {"fetched_misses", plan.fetched_misses},
+          {"expert_tokens", plan.expert_tokens}, {"deterministic", plan.deterministic}, {"shared_bytes", plan.shared_bytes}};
 }
 
 /// Errors  bad_file where a field is missing or of another type.
@@ -62,6 +62,7 @@ inline ShardPlan plan_from_json(nlohmann::json const& j) {
     j.at("scratch_bytes").get_to(plan.scratch_bytes);
     j.at("resident_bytes").get_to(plan.resident_bytes);
     j.at("state_bytes").get_to(plan.state_bytes);
+    j.at("shared_bytes").get_to(plan.shared_bytes);
     j.at("vram_bytes").get_to(plan.vram_bytes);
     j.at("shortfall_bytes").get_to(plan.shortfall_bytes);
     j.at("fetched_misses").get_to(plan.fetched_misses);

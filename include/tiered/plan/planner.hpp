@@ -76,7 +76,20 @@ TierPlan plan_tier(Placement const& placement, Prefetch const& prefetch, Cost co
                    ShardTable const& table, PlannerInput const& input) {
   auto place = [&](PlanRequest const& r) { return placement.place(r); };
   auto schedule = [&](ShardPlan const& plan, ShardTable const& t) { return prefetch.schedule(plan, t); };
-  auto shard_cost = [&](Shard const& s, Rows rows) { return cost.cost(s, rows); };
+  struct {
+    Shard const* shard = nullptr;
+    Rows rows;
+    PassCost cost;
+  } last;
+  auto shard_cost = [&](Shard const& s, Rows rows) {
+    if constexpr (requires { requires Cost::same_for_alike; }) {
+      if (last.shard != nullptr && last.rows == rows && alike(*last.shard, s)) return last.cost;
+      last = {&s, rows, cost.cost(s, rows)};
+      return last.cost;
+    } else {
+      return cost.cost(s, rows);
+    }
+  };
   auto state_cost = [&](LayerState const& s, Rows rows) { return cost.cost(s, rows); };
   return detail::plan_tier(hardware, table, input, place, schedule, shard_cost, state_cost);
 }

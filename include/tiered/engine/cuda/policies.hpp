@@ -28,6 +28,7 @@
 #include "tiered/memory/cuda/stream_engine.hpp"
 #include "tiered/memory/cuda/vram.hpp"
 #include "tiered/memory/page_toucher.hpp"
+#include "tiered/memory/throttled.hpp"
 
 namespace tiered {
 
@@ -44,7 +45,7 @@ struct CudaMachine {
   std::unique_ptr<PinnedTier> pinned;  ///< for the host's activations, which cross the link
   std::unique_ptr<CudaBackend> device;
   std::unique_ptr<RegisteredMapping> sources;
-  std::unique_ptr<StreamCopyEngine> copy, kv_copy;
+  std::unique_ptr<ThrottledCopyEngine<StreamCopyEngine>> copy, kv_copy;
   std::unique_ptr<StreamBulkCopy> bulk;  ///< until the engine is ready
   std::unique_ptr<PageToucher> pages;    ///< likewise
   int n_register_threads = 1;
@@ -109,16 +110,17 @@ struct CudaMachine {
   }
   /// Says in the ledger what the arena is used for.
   void account(EnginePlans const& plans) {
-    std::size_t weights = 0, states = 0, slots = 0, activations = 0;
+    std::size_t weights = 0, states = 0, shared = 0, slots = 0, activations = 0;
     for (PlanImage const& image : plans.images) {
       states = std::max(states, image.plan.state_bytes);
-      slots = std::max(slots, image.vram.cache_bytes + image.vram.ring_bytes);
+      shared = std::max(shared, image.vram.shared_bytes);
+      slots = std::max(slots, image.vram.cache_bytes - image.vram.shared_bytes + image.vram.ring_bytes);
       activations = std::max(activations, image.vram.scratch_bytes);
     }
     if (plans.vram_bytes == 0) return;
     weights = plans.vram_bytes - std::min(plans.vram_bytes, states + slots + activations);
     share->move(VramUse::other, VramUse::weights, weights);
-    share->move(VramUse::other, VramUse::kv, states);
+    share->move(VramUse::other, shared > 0 ? VramUse::kv_or_slots : VramUse::kv, states);
     share->move(VramUse::other, VramUse::slots, std::min(slots, plans.vram_bytes - weights - states));
     share->move(VramUse::other, VramUse::activations,
                 plans.vram_bytes - weights - states - std::min(slots, plans.vram_bytes - weights - states));
@@ -129,7 +131,7 @@ struct CudaMachine {
 /// first of the process; never passed.
 struct CudaPolicies : CpuPolicies {
   using DeviceBackend = CudaBackend;
-  using Copy = StreamCopyEngine;
+  using Copy = ThrottledCopyEngine<StreamCopyEngine>;
 
   /// Errors  Errc::device (no driver, no device), unsupported (architecture), over_budget where the context and workspaces alone take
   ///         the budget, out_of_memory where the device has not so much left.
@@ -165,11 +167,11 @@ struct CudaPolicies : CpuPolicies {
     std::size_t const own = options.workspace_bytes + options.cublas_workspace_bytes;
     check_room(m, o, own);
     m.device = std::make_unique<CudaBackend>(m.lanes, m.gpu, VramTier(m.gpu, m.share, own), options);
-    m.copy = std::make_unique<StreamCopyEngine>(m.lanes, m.gpu.ordinal);
+    m.copy = std::make_unique<Copy>(m.lanes, o.link_bytes_per_s, m.gpu.ordinal);
     // Keys and values in host memory are page-locked, as are activations; but they count as pageable where the driver does not say how
     // far a registration goes. CUDA promises nothing about priorities of copies.
-    m.kv_copy = std::make_unique<StreamCopyEngine>(m.lanes, m.gpu.ordinal,
-                                                   StreamCopyOptions{.n_staging = 1, .lane_name = "kv copy", .priority = -1});
+    m.kv_copy = std::make_unique<Copy>(m.lanes, o.link_bytes_per_s, m.gpu.ordinal,
+                                       StreamCopyOptions{.n_staging = 1, .lane_name = "kv copy", .priority = -1});
     m.bulk = std::make_unique<StreamBulkCopy>(m.gpu.ordinal);
     m.share->settle(before);
     m.since = m.share->mark();

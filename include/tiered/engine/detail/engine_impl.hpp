@@ -17,12 +17,14 @@
 
 namespace tiered::detail {
 
-/// Whether the device has every weight but the embedding, and all keys and values.
+/// Whether the device has every weight but the embedding.
+inline bool has_all_weights(PlanImage const& image, std::span<Shard const> shards) {
+  return std::ranges::all_of(
+      shards, [&](Shard const& s) { return s.kind == ShardKind::embedding || image.vram.resident[std::size_t(s.id)] != VramLayout::none; });
+}
+/// And all keys and values.
 inline bool is_all_resident(PlanImage const& image, std::span<Shard const> shards) {
-  return std::ranges::all_of(image.plan.state_in_vram, [](float share) { return share == 1; }) &&
-         std::ranges::all_of(shards, [&](Shard const& s) {
-           return s.kind == ShardKind::embedding || image.vram.resident[std::size_t(s.id)] != VramLayout::none;
-         });
+  return std::ranges::all_of(image.plan.state_in_vram, [](float share) { return share == 1; }) && has_all_weights(image, shards);
 }
 
 std::size_t most_host_bytes(EnginePlans const& plans, std::span<Shard const> shards, bool device_reads_embeddings) {
@@ -47,13 +49,17 @@ EngineCore::EngineCore(EngineOptions const& options, EnginePlans plans, Parts pa
                             ? Buffer(host_tier_, most_host_bytes(plans_, parts_.table.shards, false), weight_alignment)
                             : std::move(parts_.host_activations)),
       kv_(*parts_.config, {plans_.max_context, options.n_sequences, options.kv_type, options.kv_page_tokens},
-          plans_.images.front().plan.state_in_vram, parts_.vram.data(), std::move(parts_.host_kv)),
+          plans_.images.front().plan.state_in_vram, parts_.vram.data() + plans_.images.front().vram.state_offset,
+          std::move(parts_.host_kv)),
       cache_(most_cache_bytes(plans_), std::move(parts_.eviction)),
       executor_(parts_.model, executor_parts()) {
   sequences_->slots.resize(std::size_t(options.n_sequences));
 }
 
-EngineCore::~EngineCore() { executor_.recover(); }
+EngineCore::~EngineCore() {
+  executor_.recover();
+  keep_uses();
+}
 
 ExecutorParts EngineCore::executor_parts() {
   ShardTable table = parts_.table;
@@ -79,12 +85,12 @@ ExecutorParts EngineCore::executor_parts() {
 /// One step of n rows of a plan, of which the last `outputs` want logits, or one less where such a step would be captured: kernels cannot
 /// be loaded on the way into a graph.
 void EngineCore::warm_up(PlanImage const& image, std::int32_t n_rows, std::int32_t outputs) {
+  kv_.reserve(0, n_rows);
   executor_.activate(image);
   if (executor_.is_capturable(n_rows, outputs)) --outputs;
   block_.clear();
   for (std::int32_t i = 0; i < n_rows; ++i) block_.push_back({0, i, 0, i >= n_rows - outputs});
   logits_.resize(std::size_t(std::max(outputs, 1)) * std::size_t(parts_.config->vocab_size));
-  kv_.reserve(0, n_rows);
   executor_.run_block(block_, logits_.data());
 }
 
@@ -113,8 +119,15 @@ void EngineCore::warm_up_decode(LoadTimes* times) {
   PlanImage const& decode = plans_.images.front();
   {
     LoadTimes::Scope const scope(times, "decode");
+    kv_.reserve(0, 1);
     executor_.activate(decode);
-    if (!decode.uses_device || !is_all_resident(decode, parts_.table.shards)) return;
+    if (executor_.is_helped()) {
+      logits_.resize(std::size_t(parts_.config->vocab_size));
+      executor_.load_helped(logits_.data());
+      executor_.capture(1);
+      return;
+    }
+    if (!decode.uses_device || !has_all_weights(decode, parts_.table.shards) || !kv_.all_in_vram(1)) return;
     warm_up(decode, 1, 0);  // all of it: a capture finds out too late what is not loaded
     if (decode.limits.block > 1) warm_up(decode, 2, 1);
   }
@@ -164,6 +177,7 @@ EngineStats EngineCore::stats() const {
   s.host_kv_bytes = kv_.host_bytes();
   ExpertCache::Counters const &all = cache_.counters(), &before = warm_up_counters_;
   s.experts = {all.hits - before.hits, all.misses - before.misses, all.evictions - before.evictions};
+  s.help = executor_.help_counters();
   return s;
 }
 
@@ -286,7 +300,9 @@ void EngineCore::report_trace(FunctionRef<void(Action const&, double, double)> r
     auto const span = e.lane == TraceLane::copy     ? parts_.copy.times(e.begin, e.end)
                       : e.lane == TraceLane::device ? parts_.device.times(e.begin, e.end)
                                                     : parts_.host.times(e.begin, e.end);
-    if (span) record(e.action, span->first, span->second);
+    if (!span) continue;
+    bool const part = e.within.second > 0;
+    record(e.action, part ? span->first + e.within.first : span->first, part ? span->first + e.within.second : span->second);
   }
   trace_log_.clear();
   parts_.lanes->forget_times();

@@ -152,7 +152,7 @@ EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOption
   input.state_pages = n_pages;
   input.deterministic = options.deterministic;
   input.streams_states = stream.half_pages > 0;
-  if (device.routed_experts != nullptr && device.add_slots != nullptr) input.scratch_in_windows = ScratchBytes(in_windows);
+  if (device.expert_window != nullptr) input.scratch_in_windows = ScratchBytes(in_windows);
   out.tiers = plan(table, input);
   std::vector<ShardPlan const*> plans;
   for (TierPlan const& t : out.tiers) plans.push_back(&t.plan);

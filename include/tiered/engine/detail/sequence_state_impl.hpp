@@ -133,6 +133,7 @@ void EngineCore::import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRe
   std::vector<CopyPiece> pieces;
   try {
     kv_.reserve(slot, n_tokens);
+    executor_.share_room();
     each_page(slot, n_tokens, [&](bool on_host, std::span<std::span<std::byte> const> runs) {
       if (on_host) {
         for (std::span<std::byte> const run : runs) source(run);

@@ -8,12 +8,12 @@
 
 namespace tiered {
 
-Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(MachineOptions const& o) {
+Machine<CpuBackend, SimBackend, SimPolicies::Copy> SimPolicies::make_machine(MachineOptions const& o) {
   return make_machine(o, LaneSet::threads(), nullptr);
 }
 
-Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(MachineOptions const& o, std::shared_ptr<LaneSet> lanes,
-                                                                         std::shared_ptr<Faults> faults) {
+Machine<CpuBackend, SimBackend, SimPolicies::Copy> SimPolicies::make_machine(MachineOptions const& o, std::shared_ptr<LaneSet> lanes,
+                                                                             std::shared_ptr<Faults> faults) {
   if (o.keep_times) lanes->keep_times();
   // One team for both: two of them would watch for work on the same cores, each in the way of the other's.
   auto const team = std::make_shared<Team>(o.n_threads == 0 ? default_thread_count() : o.n_threads);
@@ -29,7 +29,7 @@ Machine<CpuBackend, SimBackend, SimCopyEngine> SimPolicies::make_machine(Machine
   SimCopyOptions copy;
   copy.device = &device->memory();
   copy.faults = faults;
-  auto engine = std::make_unique<SimCopyEngine>(lanes, copy);
+  auto engine = std::make_unique<Copy>(lanes, o.link_bytes_per_s, copy);
   return {std::move(lanes), std::move(host), std::move(device), std::move(engine)};
 }
 

@@ -50,6 +50,9 @@ class CpuBackend {
 
   KernelTable const& kernels() const { return *kernels_; }
   Queue queue() const { return {&state_->queue}; }
+  /// Runs kernels at once, on the calling thread and the team's others, beside the lane: loops of both take turns. What a kernel throws
+  /// comes from the launch.
+  Queue queue_now() const { return {&state_->queue_now}; }
   Memory& memory() { return state_->memory; }
   void wait_for(Ticket ticket) { state_->lanes->wait_for(state_->queue.lane, ticket); }
   Ticket record() { return state_->lanes->record(state_->queue.lane); }
@@ -70,6 +73,8 @@ class CpuBackend {
   void before_launch(int (*call)(void* hook), void* hook) {
     state_->queue.before_launch = call;
     state_->queue.hook = hook;
+    state_->queue_now.before_launch = call;
+    state_->queue_now.hook = hook;
   }
 
  private:
@@ -78,7 +83,7 @@ class CpuBackend {
       make_teams(options);
       queue.lanes = lanes.get();
       queue.lane = lanes->open(options.lane_name);
-      queue.team = team.get();
+      queue.team = queue_now.team = team.get();
     }
     /// Enqueued work refers to the team and may refer to the memory: it is done before they go.
     ~State() {
@@ -117,7 +122,7 @@ class CpuBackend {
     std::shared_ptr<Team> team;
     std::unique_ptr<Team> copy_team;
     PageableTier memory;
-    CpuQueue queue;
+    CpuQueue queue, queue_now;
   };
   KernelTable const* kernels_;
   std::unique_ptr<State> state_;

@@ -43,19 +43,4 @@ inline void combine(CombineArgs const& a, Team& team) {
   });
 }
 
-inline void add_slots(AddSlotsArgs const& a, Team& team) {
-  team.parallel_for(a.n_tokens, row_grain(team, a.n_tokens, std::int64_t(a.dim) * a.n_used), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      std::int32_t const* const ids = a.ids + t * a.n_used;
-      float* const sum = a.sum + t * a.dim;
-      std::int32_t place = 0;
-      for (std::int32_t next = a.first_expert; (place = next_place(ids, a.n_used, next, a.end_expert)) >= 0; next = ids[place] + 1) {
-        float const weight = a.weights[t * a.n_used + place];
-        float const* const y = a.y + (t * a.n_used + place) * a.dim;
-        for (std::int32_t i = 0; i < a.dim; ++i) sum[i] += weight * y[i];
-      }
-    }
-  });
-}
-
 }  // namespace tiered::cpu

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -10,6 +12,7 @@
 #include "tiered/kernels/cpu/matmul.hpp"
 #include "tiered/kernels/cpu/norm.hpp"
 #include "tiered/kernels/cpu/team.hpp"
+#include "tiered/memory/detail/lane_wait.hpp"
 
 namespace tiered::cpu {
 
@@ -19,11 +22,18 @@ inline constexpr bool has_panels = requires(QuantizeArgs const& args, Team& team
   Kernels::make_panels(args, team);
 };
 
+/// What a piece of a window has beside ExpertsArgs.
+struct WindowPiece {
+  std::byte* x_q8 = nullptr;  ///< x in 8-bit blocks, if any product reads those
+  bool y_by_place = false;    ///< y() [n_slots, dim] instead of ExpertsArgs::y
+};
+
 /// The loops of one call, in the order in which they run. `Kernels`: see make_table.hpp.
 template <class Kernels>
 class Experts {
  public:
-  Experts(ExpertsArgs const& args, ProductTable const& products, Team& team)
+  /// `piece`: null for a call by itself.
+  Experts(ExpertsArgs const& args, ProductTable const& products, Team& team, WindowPiece const* piece = nullptr)
       : a_(args), team_(team), gate_(products.of(args.gate_type)), up_(products.of(args.up_type)), down_(products.of(args.down_type)) {
     std::byte* at = args.workspace + (64 - reinterpret_cast<std::uintptr_t>(args.workspace) % 64) % 64;
     auto const take = [&](std::size_t bytes) {
@@ -35,30 +45,85 @@ class Experts {
     places_ = reinterpret_cast<Place*>(take(std::size_t(args.n_slots) * sizeof(Place)));
     tokens_ = reinterpret_cast<std::int32_t*>(take(std::size_t(args.n_slots) * sizeof(std::int32_t)));
     hidden_ = reinterpret_cast<float*>(take(hidden * sizeof(float)));
-    hidden_up_ = reinterpret_cast<float*>(take(hidden * sizeof(float)));
     auto const x_as = [&](DType form) { return gate_.activation == form || up_.activation == form; };
     if (down_.activation != DType::f32) hidden_converted_ = take(bytes_in(down_.activation, args.n_slots, args.hidden_dim));
-    if (x_as(DType::act_q8)) x_q8_ = take(bytes_in(DType::act_q8, args.n_tokens, args.dim));
+    if (piece != nullptr) {
+      x_q8_ = piece->x_q8;
+      if (piece->y_by_place) y_ = reinterpret_cast<float*>(at);  // over what `down` does not read
+    } else if (x_as(DType::act_q8)) {
+      x_q8_ = take(bytes_in(DType::act_q8, args.n_tokens, args.dim));
+      quantizes_ = true;
+    }
+    hidden_up_ = reinterpret_cast<float*>(take(hidden * sizeof(float)));
     if (x_as(DType::act_bf16)) x_panels_ = take(bytes_in(DType::act_bf16, args.n_slots, args.dim));
   }
 
   void run() {
     place_groups();
     if (n_places_ == 0) return;
-    if (x_q8_ != nullptr) quantize<typename Kernels::Leaf>({a_.x, x_q8_, a_.n_tokens, a_.dim}, team_);
+    if (quantizes_) quantize<typename Kernels::Leaf>({a_.x, x_q8_, a_.n_tokens, a_.dim}, team_);
     if (x_panels_ != nullptr) pack_groups(a_.x, tokens_, a_.dim, x_panels_);
+    if (is_one_loop()) return run_as_one_loop();
     for_tiles(a_.hidden_dim, a_.dim, a_.gate_type, gate_.row_step >= up_.row_step ? gate_ : up_,
               [this](Place at, Range rows) { gate_and_up(at, rows); });
     if (down_.activation == DType::act_q8) quantize<typename Kernels::Leaf>({hidden_, hidden_converted_, a_.n_slots, a_.hidden_dim}, team_);
     if (down_.activation == DType::act_bf16) pack_groups(hidden_, nullptr, a_.hidden_dim, hidden_converted_);
     for_tiles(a_.dim, a_.hidden_dim, a_.down_type, down_, [this](Place at, Range rows) { down(at, rows); });
   }
+  float const* y() const { return y_; }
 
  private:
   /// A group that has slots, and where their rows of the hidden layer begin.
   struct Place {
     std::int32_t group, first;
   };
+
+  static constexpr std::int32_t most_places_at_once = 32;
+  struct alignas(64) Half {
+    std::atomic<std::int32_t> n_done{0};  ///< tiles of gate and up
+    std::atomic<bool> is_ready{false};    ///< the hidden rows are as `down` reads them
+  };
+
+  /// Few tokens, whose hidden rows are converted by one member in a microsecond. y_ lies over what gate and up still need.
+  bool is_short() const { return a_.n_slots <= 4 * n_places_; }
+  bool is_one_loop() const {
+    return team_.size() > 1 && is_short() && n_places_ <= most_places_at_once && x_panels_ == nullptr && y_ == nullptr &&
+           (down_.activation == DType::act_q8 || down_.activation == DType::f32);
+  }
+
+  /// Both halves of all groups: between loops all members wait for the slowest, which of a few experts' work is a large part. Tiles are
+  /// handed out in order, those of `down` behind all of gate and up; one waits only for the hidden rows of its own group, whose tiles
+  /// somebody has begun long before.
+  void run_as_one_loop() {
+    Tiling const first = tiling_for(a_.hidden_dim, a_.dim, a_.gate_type, gate_.row_step >= up_.row_step ? gate_ : up_),
+                 second = tiling_for(a_.dim, a_.hidden_dim, a_.down_type, down_);
+    std::int64_t const n_first = first.row_tiles() * n_places_, n = n_first + second.row_tiles() * n_places_;
+    std::array<Half, most_places_at_once> halves;
+    alignas(64) std::atomic<std::int64_t> next{0};
+    team_.parallel_for(team_.size(), 1, [&](std::int64_t, std::int64_t) {
+      for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) {
+        if (i < n_first) {
+          std::int64_t const place = i / first.row_tiles();
+          gate_and_up(places_[place], first.rows(i % first.row_tiles()));
+          Half& half = halves[std::size_t(place)];
+          if (half.n_done.fetch_add(1, std::memory_order_acq_rel) + 1 < first.row_tiles()) continue;
+          convert_hidden(places_[place]);
+          half.is_ready.store(true, std::memory_order_release);
+        } else {
+          std::int64_t const place = (i - n_first) / second.row_tiles();
+          tiered::detail::wait_until([&] { return halves[std::size_t(place)].is_ready.load(std::memory_order_acquire); });
+          down(places_[place], second.rows((i - n_first) % second.row_tiles()));
+        }
+      }
+    });
+  }
+
+  void convert_hidden(Place at) const {
+    if (down_.activation != DType::act_q8) return;
+    constexpr int elems = ActQ8x32::block_elems;
+    Kernels::Leaf::quantize(hidden_ + std::int64_t(at.first) * a_.hidden_dim, std::int64_t(a_.groups[at.group].n) * (a_.hidden_dim / elems),
+                            reinterpret_cast<ActQ8x32*>(hidden_converted_ + bytes_in(DType::act_q8, at.first, a_.hidden_dim)));
+  }
 
   /// Rows of the hidden layer follow the groups of this call, wherever their slots are.
   void place_groups() {
@@ -101,15 +166,21 @@ class Experts {
     });
   }
 
-  /// Calls body(place, rows) for ranges of rows that cover n_rows outputs of every group.
-  template <class Body>
-  void for_tiles(std::int32_t n_rows, std::int32_t dim, DType type, ProductKernel const& kernel, Body const& body) {
+  /// Of few tokens all groups together take as long as some tiles of the usual size: smaller ones, or members wait for the last.
+  Tiling tiling_for(std::int32_t n_rows, std::int32_t dim, DType type, ProductKernel const& kernel) const {
     MatmulArgs group;
     group.n_tokens = std::max(1, a_.n_slots / n_places_);
     group.rows = n_rows;
     group.dim = dim;
-    Tiling tiling = tiling_of(group, type, kernel, std::max(1, team_.size() / n_places_));
+    Tiling tiling = tiling_of(group, type, kernel, is_short() ? team_.size() : std::max(1, team_.size() / n_places_));
     tiling.tile_tokens = tiling.n_tokens;  // all tokens of a group at once
+    return tiling;
+  }
+
+  /// Calls body(place, rows) for ranges of rows that cover n_rows outputs of every group.
+  template <class Body>
+  void for_tiles(std::int32_t n_rows, std::int32_t dim, DType type, ProductKernel const& kernel, Body const& body) {
+    Tiling const tiling = tiling_for(n_rows, dim, type, kernel);
     std::int64_t const per_group = tiling.row_tiles();
     team_.parallel_for(n_places_ * per_group, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) body(places_[i / per_group], tiling.rows(i % per_group));
@@ -158,7 +229,11 @@ class Experts {
     Product p = product(group.down, a_.y, group.n, a_.dim, a_.hidden_dim);
     p.x = hidden_ + std::int64_t(at.first) * a_.hidden_dim;
     if (down_.activation != DType::f32) p.x = hidden_converted_ + bytes_in(down_.activation, at.first, a_.hidden_dim);
-    p.y_rows = a_.slots + group.first;
+    if (y_ != nullptr) {
+      p.y = y_ + std::int64_t(at.first) * a_.dim;
+    } else {
+      p.y_rows = a_.slots + group.first;
+    }
     down_.tile(p, rows, {0, group.n});
   }
 
@@ -168,7 +243,8 @@ class Experts {
   Place* places_ = nullptr;         // [n_places_]
   std::int32_t* tokens_ = nullptr;  // [n_slots], of each row of the hidden layer
   std::int32_t n_places_ = 0;
-  float *hidden_ = nullptr, *hidden_up_ = nullptr;
+  float *hidden_ = nullptr, *hidden_up_ = nullptr, *y_ = nullptr;
+  bool quantizes_ = false;
   std::byte *hidden_converted_ = nullptr, *x_q8_ = nullptr, *x_panels_ = nullptr;  // null: no product reads it
 };
 

@@ -77,7 +77,8 @@ constexpr KernelTable make_kernel_table() {
   table.experts = &enqueue<ExpertsArgs, &experts<products, Kernels>>;
   table.routed_experts = &enqueue<RoutedExpertsArgs, &routed_experts<products, Kernels>>;
   table.combine = &enqueue<CombineArgs, &combine>;
-  table.add_slots = &enqueue<AddSlotsArgs, &add_slots>;
+  table.group_slots = &enqueue<ExpertWindowArgs, &group_slots<products, Kernels>>;
+  table.expert_window = &enqueue<ExpertWindowArgs, &expert_window<products, Kernels>>;
   table.argmax = &enqueue<ArgmaxArgs, &argmax>;
   return table;
 }

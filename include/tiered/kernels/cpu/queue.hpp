@@ -9,7 +9,7 @@ namespace tiered {
 
 /// What Queue::native of a CPU table points to. All of it is borrowed and must outlive the work that was enqueued.
 struct CpuQueue {
-  LaneSet* lanes = nullptr;
+  LaneSet* lanes = nullptr;  ///< null: kernels run at once, on the thread that launches them
   LaneSet::Lane lane = 0;
   Team* team = nullptr;
   /// Called with `hook` before a kernel is enqueued; a status other than 0 is returned in its place: faults and counting in tests.
@@ -28,7 +28,11 @@ int enqueue(Args const& args, Queue queue) {
   if (cpu.before_launch != nullptr) {
     if (int const status = cpu.before_launch(cpu.hook); status != 0) return status;
   }
-  cpu.lanes->submit(cpu.lane, [args, team = cpu.team] { Run(args, *team); });
+  if (cpu.lanes == nullptr) {
+    Run(args, *cpu.team);
+  } else {
+    cpu.lanes->submit(cpu.lane, [args, team = cpu.team] { Run(args, *team); });
+  }
   return 0;
 }
 

@@ -70,6 +70,12 @@ class CudaBackend {
   void wait_for(Ticket ticket) { state_->stream.wait_for(ticket); }
   Ticket record() { return state_->stream.ticket(); }
   void synchronize() { state_->stream.synchronize(); }
+  /// Of a ticket of any lane; now and then asks the device whether it is still alive, and throws its Error where it is not.
+  bool done(Ticket ticket) {
+    if (state_->stream.lanes().done(ticket)) return true;
+    if (++state_->n_asked % 65536 == 0) state_->stream.poll();
+    return false;
+  }
   /// Waits for everything on all lanes of the set, and forgets errors; a device that is lost stays so.
   void recover() {
     state_->stream.abandon_capture();
@@ -169,6 +175,7 @@ class CudaBackend {
     StreamLane stream;
     std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, CublasDestroy> cublas;
     CudaQueue queue;
+    std::uint32_t n_asked = 0;
     KernelTable const kernels;
   };
   std::unique_ptr<State> state_;

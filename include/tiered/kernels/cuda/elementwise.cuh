@@ -88,32 +88,6 @@ __global__ void __launch_bounds__(element_threads) combine_kernel(V const* y, fl
   }
 }
 
-template <class V>
-__global__ void __launch_bounds__(element_threads) add_slots_kernel(V const* y, V* sum, AddSlotsArgs const a) {
-  wait_for_previous();
-  let_next_start();
-  int const dim = a.dim / int(sizeof(V) / sizeof(float));
-  for (std::int64_t i = first_element(); i < std::int64_t(a.n_tokens) * dim; i += element_step()) {
-    std::int64_t const token = i / dim, k = i % dim;
-    std::int32_t const* const ids = a.ids + token * a.n_used;
-    int place = next_place(ids, a.n_used, a.first_expert, a.end_expert);
-    if (place < 0) continue;
-    V total = sum[i];
-    for (; place >= 0; place = next_place(ids, a.n_used, ids[place] + 1, a.end_expert)) {
-      std::int64_t const slot = token * a.n_used + place;
-      total = multiply_add(a.weights[slot], y[slot * dim + k], total);
-    }
-    sum[i] = total;
-  }
-}
-
-template <class V>
-int launch_add_slots(AddSlotsArgs const& a, CudaQueue const& queue) {
-  std::int64_t const n = std::int64_t(a.n_tokens) * (a.dim / std::int64_t(sizeof(V) / sizeof(float)));
-  return launch_kernel(add_slots_kernel<V>, element_blocks(n, queue), element_threads, 0, queue, reinterpret_cast<V const*>(a.y),
-                       reinterpret_cast<V*>(a.sum), a);
-}
-
 template <class V, bool to_sum>
 int launch_combine(CombineArgs const& a, CudaQueue const& queue) {
   constexpr int width = int(sizeof(V) / sizeof(float));
@@ -162,12 +136,6 @@ inline int gather(GatherArgs const& a, Queue queue) {
   }
   return launch_kernel(detail::gather_kernel<float>, detail::element_blocks(n, q), detail::element_threads, 0, q, a.x, a.index, a.y,
                        std::int64_t(a.n_rows), a.dim);
-}
-
-inline int add_slots(AddSlotsArgs const& a, Queue queue) {
-  if (a.n_tokens == 0 || a.dim == 0) return 0;
-  CudaQueue const& q = native(queue);
-  return detail::all_in_fours(a.dim, a.y, a.sum) ? detail::launch_add_slots<float4>(a, q) : detail::launch_add_slots<float>(a, q);
 }
 
 inline int combine(CombineArgs const& a, Queue queue) { return detail::combine_rows<false>(a, native(queue)); }

@@ -87,7 +87,7 @@ inline int hidden_rows(ExpertsArgs const& a, DType form, ExpertsRoom const& room
   rows = form == DType::f32 ? static_cast<void const*>(room.gate) : room.h;
   if (form == DType::f32)
     return gated(GatedArgs{room.gate, room.up, room.gate, std::int64_t(a.n_slots) * a.hidden_dim, a.activation}, queue);
-  return gated_rows(GatedRowsArgs{room.gate, room.up, room.h, a.n_slots, a.hidden_dim, a.activation}, form, queue);
+  return gated_rows(GatedRowsArgs{room.gate, room.up, room.h, a.n_slots, a.hidden_dim, a.activation, {}}, form, queue);
 }
 
 /// Groups side by side (grouping.cuh), n_groups of them; `x`: the rows.
@@ -218,7 +218,10 @@ inline int routed_experts(RoutedExpertsArgs const& a, Queue queue) {
     if (int const status = rms_norm(norm, queue); status != 0) return status;
     x = a.experts.y;
   }
-  if (int const status = group_by_expert(a, queue); status != 0) return status;
+  detail::GroupSlotsArgs lists;
+  lists.ids = a.ids, lists.weights = a.weights, lists.groups = a.groups, lists.slots = a.slots;
+  lists.n_slots = a.experts.n_slots, lists.n_experts = a.n_experts;
+  if (int const status = group_by_expert(lists, queue); status != 0) return status;
   ExpertsArgs grouped = a.experts;
   grouped.groups = a.groups;
   grouped.slots = a.slots;

@@ -45,6 +45,17 @@ struct FewDownArgs {
   std::int32_t n_tokens = 0, n_used = 0, dim = 0, hidden_dim = 0;
 };
 
+/// Some of a window's places, which follow each other in the list of all slots; how many there are is known to the device alone.
+struct PlacePiece {
+  std::int32_t const* begins = nullptr;  ///< [n_groups + 1] in VRAM: where the slots of the window's experts begin; null: no piece
+  std::int32_t n_groups = 0;
+  std::int32_t first = 0, most = 0;  ///< counted from the window's first place; places that the window does not have are left out
+
+  TIERED_HD std::int32_t begin() const { return begins[0] + first; }
+  /// Not above begin() where there are none.
+  TIERED_HD std::int32_t end() const { return begins[n_groups] - begin() < most ? begins[n_groups] : begin() + most; }
+};
+
 /// Products of many rows, grouped by expert: y[i, r] = sum_k x[row(i), k] * w_e[r, k] for every i of the list, e its expert.
 struct GroupedMatmulArgs {
   ExpertGroup const* groups = nullptr;  ///< [n_groups] in VRAM, ranges of the list; some may be empty
@@ -56,6 +67,10 @@ struct GroupedMatmulArgs {
   std::int32_t n_groups = 0, n_slots = 0, n_tokens = 0, n_used = 0, rows = 0, dim = 0;
   ExpertMatrix matrix = ExpertMatrix::gate;
   bool x_by_place = false, y_by_slot = false;
+  float* y_up = nullptr;  ///< of `gate`, and up has the same format: that product's y
+  PlacePiece piece;  ///< with begins: groups [piece.n_groups] say where matrices are and nothing else; places count from piece.begin(),
+                     ///< and n_slots is piece.most
+  double mean_slots = 0;  ///< of a group, to choose tiles by; 0: n_slots / n_groups
 };
 
 /// Entries as in KernelTable: enqueue, return 0 or a cudaError_t. Made by instantiate_format.cuh.

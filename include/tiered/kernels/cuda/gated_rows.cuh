@@ -6,6 +6,7 @@
 #include "tiered/kernels/args.hpp"
 #include "tiered/kernels/cuda/convert.cuh"
 #include "tiered/kernels/cuda/elementwise.cuh"
+#include "tiered/kernels/cuda/format_kernels.hpp"
 #include "tiered/kernels/cuda/launch.cuh"
 #include "tiered/kernels/cuda/mma.cuh"
 
@@ -18,9 +19,12 @@ struct GatedRowsArgs {
   void* y = nullptr;            ///< activation_bytes(...)
   std::int32_t n_rows = 0, dim = 0;
   Activation activation = Activation::silu;
+  PlacePiece piece;  ///< with begins: so many rows as that has places; n_rows, at least as many, says where factors lie
 };
 
 namespace detail {
+
+inline constexpr int gated_blocks_per_multiprocessor = 16;
 
 /// Eight elements of a row from k on; zeros past its end.
 __device__ __forceinline__ void load_gated_8(GatedRowsArgs const& a, std::int64_t row, int k, bool aligned, float (&v)[8]) {
@@ -30,34 +34,38 @@ __device__ __forceinline__ void load_gated_8(GatedRowsArgs const& a, std::int64_
   for (int i = 0; i < 8; ++i) v[i] = gated_value(a.activation, v[i], up[i]);
 }
 
-/// A block for each row. factors: [n_rows], binary16 only.
+/// Blocks take one row after another. factors: [n_rows], binary16 only.
 template <bool bf16>
 __global__ void __launch_bounds__(convert_threads) gated_rows_kernel(GatedRowsArgs const a, float* factors) {
   wait_for_previous();
   let_next_start();
-  std::int64_t const row = blockIdx.x;
   int const row_elems = int(act_row_elems(std::uint64_t(a.dim)));
   bool const aligned = a.dim % 4 == 0 && ((std::uintptr_t(a.gate) | std::uintptr_t(a.up)) & 15u) == 0;
   bool const once = !bf16 && row_elems <= convert_threads * 8;  // then what was looked at for the factor is still in registers
-  float inverse = 1;
-  float v[8];
-  if constexpr (!bf16) {
-    std::uint32_t largest = 0;
-    for (int k = int(threadIdx.x) * 8; k < row_elems; k += convert_threads * 8) {
-      load_gated_8(a, row, k, aligned, v);
-      for (int i = 0; i < 8; ++i) largest = max_of(largest, tiered::detail::float_to_bits(v[i]) & 0x7fffffffu);
+  int const n_rows = a.piece.begins != nullptr ? a.piece.end() - a.piece.begin() : a.n_rows;
+#pragma unroll 1
+  for (int row = int(blockIdx.x); row < n_rows; row += int(gridDim.x)) {
+    float inverse = 1;
+    float v[8];
+    if constexpr (!bf16) {
+      if (row != int(blockIdx.x)) __syncthreads();  // before block_largest() is used again
+      std::uint32_t largest = 0;
+      for (int k = int(threadIdx.x) * 8; k < row_elems; k += convert_threads * 8) {
+        load_gated_8(a, row, k, aligned, v);
+        for (int i = 0; i < 8; ++i) largest = max_of(largest, tiered::detail::float_to_bits(v[i]) & 0x7fffffffu);
+      }
+      float const factor = act_row_factor(block_largest(largest));
+      inverse = 1.0f / factor;  // powers of two
+      if (threadIdx.x == 0) factors[row] = factor;
     }
-    float const factor = act_row_factor(block_largest(largest));
-    inverse = 1.0f / factor;  // powers of two
-    if (threadIdx.x == 0) factors[row] = factor;
-  }
-  auto* const y = static_cast<std::uint16_t*>(a.y) + row * row_elems;
-  for (int k = int(threadIdx.x) * 8; k < row_elems; k += convert_threads * 8) {
-    if (!once) load_gated_8(a, row, k, aligned, v);
-    for (int i = 0; i < 8; ++i) v[i] = k + i < a.dim ? v[i] * inverse : 0.0f;  // zeros even where the factor is not a number
-    std::uint32_t pairs[4];
-    for (int i = 0; i < 4; ++i) pairs[i] = bf16 ? pack_bf16(v[i * 2], v[i * 2 + 1]) : pack_f16(v[i * 2], v[i * 2 + 1]);
-    *reinterpret_cast<uint4*>(y + k) = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
+    auto* const y = static_cast<std::uint16_t*>(a.y) + std::int64_t(row) * row_elems;
+    for (int k = int(threadIdx.x) * 8; k < row_elems; k += convert_threads * 8) {
+      if (!once) load_gated_8(a, row, k, aligned, v);
+      for (int i = 0; i < 8; ++i) v[i] = k + i < a.dim ? v[i] * inverse : 0.0f;  // zeros even where the factor is not a number
+      std::uint32_t pairs[4];
+      for (int i = 0; i < 4; ++i) pairs[i] = bf16 ? pack_bf16(v[i * 2], v[i * 2 + 1]) : pack_f16(v[i * 2], v[i * 2 + 1]);
+      *reinterpret_cast<uint4*>(y + k) = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
+    }
   }
 }
 
@@ -68,8 +76,11 @@ inline int gated_rows(GatedRowsArgs const& a, DType form, Queue queue) {
   if (a.n_rows == 0 || a.dim == 0) return 0;
   auto* const factors =
       reinterpret_cast<float*>(static_cast<std::byte*>(a.y) + act_factors_offset(std::uint64_t(a.n_rows), std::uint64_t(a.dim)));
+  CudaQueue const& q = native(queue);
+  int const most =
+      a.piece.begins != nullptr && q.n_multiprocessors > 0 ? q.n_multiprocessors * detail::gated_blocks_per_multiprocessor : a.n_rows;
   return launch_kernel(form == DType::act_bf16_rows ? detail::gated_rows_kernel<true> : detail::gated_rows_kernel<false>,
-                       unsigned(a.n_rows), convert_threads, 0, native(queue), a, factors);
+                       unsigned(min_of(a.n_rows, most)), convert_threads, 0, q, a, factors);
 }
 
 }  // namespace tiered::cuda

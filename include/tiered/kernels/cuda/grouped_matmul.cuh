@@ -9,7 +9,7 @@
 
 namespace tiered::cuda {
 
-/// Groups' ranges must lie within n_slots; places that no group has are not written.
+/// Groups' ranges must lie within n_slots, but in a piece; places that no group has are not written.
 template <class F>
 int grouped_matmul(GroupedMatmulArgs const& a, Queue queue) {
   if (a.n_slots == 0 || a.n_groups == 0 || a.rows == 0) return 0;
@@ -19,7 +19,8 @@ int grouped_matmul(GroupedMatmulArgs const& a, Queue queue) {
     return launch_f32_matmul<F>(args, q);
   } else {
     std::int32_t const n_groups = min_of(a.n_groups, a.n_slots);
-    return launch_tiles<F>(args, choose_tile(double(a.n_slots) / n_groups, n_groups, a.rows, q), q);
+    double const mean = a.mean_slots > 0 ? a.mean_slots : double(a.n_slots) / n_groups;
+    return launch_tiles<F>(args, choose_tile(mean, n_groups, a.rows * (a.y_up != nullptr ? 2 : 1), q), q);
   }
 }
 

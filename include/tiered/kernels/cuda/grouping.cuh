@@ -34,32 +34,49 @@ __device__ __forceinline__ T block_prefix(T v, T* scratch, T& total) {
   return before + inclusive - v;
 }
 
+/// What is made of the router's ids: slots, and what else is not null.
+struct GroupSlotsArgs {
+  std::int32_t const* ids = nullptr;     ///< [n_slots]
+  ExpertGroup const* weights = nullptr;  ///< [n_experts], with groups
+  ExpertGroup* groups = nullptr;         ///< [n_experts]
+  std::int32_t* begins = nullptr;        ///< [n_experts + 1]
+  std::int32_t* slots = nullptr;         ///< [n_slots]
+  std::int32_t* places = nullptr;        ///< [n_slots]: places[slots[i]] = i
+  std::int32_t n_slots = 0, n_experts = 0;
+};
+
 /// The id of slot i. Ids of the router are valid; whatever else is there must not lead out of the arrays.
-__device__ __forceinline__ int expert_of(RoutedExpertsArgs const& a, int i) { return max_of(0, min_of(a.ids[i], a.n_experts - 1)); }
+__device__ __forceinline__ int expert_of(GroupSlotsArgs const& a, int i) { return max_of(0, min_of(a.ids[i], a.n_experts - 1)); }
 
 /// A block for each expert: counts the slots of lower experts, which is where its own begin, then lists them in ascending order. Every
 /// block reads all ids twice, from L2: 4096 tokens of 8 experts are 128 KiB.
-__global__ void __launch_bounds__(grouping_threads) group_slots(RoutedExpertsArgs const a) {
+__global__ void __launch_bounds__(grouping_threads) group_slots_kernel(GroupSlotsArgs const a) {
   __shared__ int scratch[grouping_warps];
   wait_for_previous();
   let_next_start();
-  int const expert = int(blockIdx.x), n_slots = a.experts.n_slots;
+  int const expert = int(blockIdx.x), n_slots = a.n_slots;
   int n_lower = 0, first = 0;
   for (int i = int(threadIdx.x); i < n_slots; i += grouping_threads) n_lower += expert_of(a, i) < expert;
   block_prefix(n_lower, scratch, first);
   int n = 0;
-  int const n_looked = expert < a.first_expert || expert >= a.end_expert ? 0 : n_slots;
-  for (int base = 0; base < n_looked; base += grouping_threads * ids_per_thread) {
+  for (int base = 0; base < n_slots; base += grouping_threads * ids_per_thread) {
     int const begin = base + int(threadIdx.x) * ids_per_thread;
     unsigned mine = 0;
     for (int k = 0; k < ids_per_thread; ++k) mine |= unsigned(begin + k < n_slots && expert_of(a, begin + k) == expert) << k;
     int n_here = 0, place = first + n + block_prefix(__popc(mine), scratch, n_here);
     for (int k = 0; k < ids_per_thread; ++k) {
-      if ((mine >> k & 1) != 0) a.slots[place++] = begin + k;
+      if ((mine >> k & 1) == 0) continue;
+      if (a.places != nullptr) a.places[begin + k] = place;
+      a.slots[place++] = begin + k;
     }
     n += n_here;
   }
   if (threadIdx.x != 0) return;
+  if (a.begins != nullptr) {
+    a.begins[expert] = first;
+    if (expert == a.n_experts - 1) a.begins[a.n_experts] = first + n;
+  }
+  if (a.groups == nullptr) return;
   ExpertGroup group = n > 0 ? a.weights[expert] : ExpertGroup{};
   group.first = first;
   group.n = n;
@@ -103,9 +120,9 @@ __global__ void __launch_bounds__(grouping_threads) compact_groups(CompactGroups
 
 }  // namespace detail
 
-/// groups [n_experts] and slots of what the router chose: slots of one expert ascend.
-inline int group_by_expert(RoutedExpertsArgs const& a, Queue queue) {
-  return launch_kernel(detail::group_slots, unsigned(a.n_experts), detail::grouping_threads, 0, native(queue), a);
+/// Slots of one expert ascend.
+inline int group_by_expert(detail::GroupSlotsArgs const& a, Queue queue) {
+  return launch_kernel(detail::group_slots_kernel, unsigned(a.n_experts), detail::grouping_threads, 0, native(queue), a);
 }
 
 inline int compact_groups(detail::CompactGroupsArgs const& a, Queue queue) {

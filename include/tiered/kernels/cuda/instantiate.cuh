@@ -9,7 +9,9 @@
 #include "tiered/kernels/cuda/by_format.cuh"
 #include "tiered/kernels/cuda/convert.cuh"
 #include "tiered/kernels/cuda/elementwise.cuh"
+#include "tiered/kernels/cuda/expert_window.cuh"
 #include "tiered/kernels/cuda/experts.cuh"
+#include "tiered/kernels/cuda/help.cuh"
 #include "tiered/kernels/cuda/kv.cuh"
 #include "tiered/kernels/cuda/norm.cuh"
 #include "tiered/kernels/cuda/queue.hpp"
@@ -60,9 +62,11 @@ inline KernelTable make_table() {
   table.experts = &experts;
   table.routed_experts = &routed_experts;
   table.combine = &combine;
-  table.add_slots = &add_slots;
+  table.group_slots = &group_slots;
+  table.expert_window = &expert_window;
   table.argmax = &argmax;
   table.transfer = &transfer;
+  table.help = &help;
   return table;
 }
 

@@ -73,8 +73,10 @@ __global__ void __launch_bounds__(256) f32_matmul_kernel(TileArgs const a) {
   __shared__ TileRows<tile> rows;
   wait_for_previous();
   let_next_start();
-  int const n_row_tiles = ceil_div(a.rows, tile), index = int(blockIdx.x) / n_row_tiles, first_row = int(blockIdx.x) % n_row_tiles * tile;
-  Tile const t = a.groups == nullptr ? dense_tile(a, index, tile) : grouped_tile(a, index, tile);
+  int const n_row_tiles = row_tiles(a, tile), index = int(blockIdx.x) / n_row_tiles, row_tile = int(blockIdx.x) % n_row_tiles;
+  bool const up = a.y_up != nullptr && row_tile >= n_row_tiles / 2;
+  int const first_row = (up ? row_tile - n_row_tiles / 2 : row_tile) * tile;
+  Tile const t = a.groups == nullptr ? dense_tile(a, index, tile) : grouped_tile(a, index, tile, up);
   if (t.n == 0) return;
   rows.fill(a, t, std::int64_t(a.dim) * 4);
   __syncthreads();
@@ -111,13 +113,13 @@ __global__ void __launch_bounds__(256) f32_matmul_kernel(TileArgs const a) {
     float sum = 0;
     for (int part = 0; part < 8; ++part) sum += shared.sums[part][token][row];
     float const bias = a.bias != nullptr ? a.bias[first_row + row] : 0.0f;
-    a.y[rows.y[token] * a.y_stride + first_row + row] = sum + bias;
+    t.y[rows.y[token] * a.y_stride + first_row + row] = sum + bias;
   }
 }
 
 template <class F>
 int launch_f32_matmul(TileArgs const& a, CudaQueue const& queue) {
-  std::int64_t const n_tiles = ceil_div(a.rows, detail::F32Stage::tile) * max_tiles(a, detail::F32Stage::tile);
+  std::int64_t const n_tiles = row_tiles(a, detail::F32Stage::tile) * max_tiles(a, detail::F32Stage::tile);
   return launch_kernel(&f32_matmul_kernel<F>, dim3(unsigned(n_tiles)), dim3(256), 0, queue, a);
 }
 

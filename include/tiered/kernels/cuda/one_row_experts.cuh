@@ -98,14 +98,17 @@ __global__ void __launch_bounds__(one_row_threads, 1)
     int const id = a.list.ids[slot];
     if (unsigned(id) >= unsigned(a.list.n_experts)) return;
     expert = a.list.weights + id;
-    if (expert->gate == nullptr) return;  // computed elsewhere
+  }
+  // One block's last warp for each token.
+  bool const writes = a.route.logits != nullptr && (blockIdx.x | blockIdx.y) == 0 && threadIdx.x / 32 == blockDim.x / 32 - 1;
+  if (expert->gate == nullptr) {  // computed elsewhere
+    if (writes) write_choice(a.route, token);
+    return;
   }
   OneRowGateUpJob<F> const job(a, *expert, a.h + std::int64_t(slot) * a.hidden_dim, shared);
   OneRowProducts<F, 4, OneRowGateUpJob<F>> products(job, shape, shared);
   products.start();
   bring_down_near(a, expert->down, share_bytes);
-  // Meanwhile; one block's last warp for each token.
-  bool const writes = a.route.logits != nullptr && (blockIdx.x | blockIdx.y) == 0 && threadIdx.x / 32 == blockDim.x / 32 - 1;
   if (writes) write_choice(a.route, token);
   run_one_row<F>(products, reader, shared, squares, a.dim, a.norm, a.eps);
 }

@@ -189,7 +189,7 @@ struct TileWork {
       for (int e = 0; e < 2; ++e) {
         int const token = group * 8 + lane % 4 * 2 + e;
         if (token >= tile.n) continue;
-        float* const y = a.y + rows->y[token] * a.y_stride + first_row;
+        float* const y = tile.y + rows->y[token] * a.y_stride + first_row;
         float const factor = rows->factor[token];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -205,8 +205,11 @@ struct TileWork {
 template <class F, int tile_tokens>
 __global__ void __launch_bounds__(256) tile_matmul_kernel(TileArgs const a) {
   extern __shared__ __align__(128) std::uint8_t tile_shared[];
-  int const n_row_tiles = ceil_div(a.rows, int(blockDim.x)), token_tile = int(blockIdx.x) / n_row_tiles;
-  detail::TileWork<F, tile_tokens> work(a, tile_shared, int(blockIdx.x) % n_row_tiles);
+  int const n_row_tiles = row_tiles(a, int(blockDim.x)), token_tile = int(blockIdx.x) / n_row_tiles;
+  int row_tile = int(blockIdx.x) % n_row_tiles;
+  bool const up = a.y_up != nullptr && row_tile >= n_row_tiles / 2;
+  if (up) row_tile -= n_row_tiles / 2;
+  detail::TileWork<F, tile_tokens> work(a, tile_shared, row_tile);
   if (a.groups == nullptr) {
     work.set_tile(dense_tile(a, token_tile, tile_tokens));
     work.fetch_weights(0);  // depends on no kernel
@@ -214,7 +217,7 @@ __global__ void __launch_bounds__(256) tile_matmul_kernel(TileArgs const a) {
   wait_for_previous();
   let_next_start();
   if (a.groups != nullptr) {
-    Tile const tile = grouped_tile(a, token_tile, tile_tokens);
+    Tile const tile = grouped_tile(a, token_tile, tile_tokens, up);
     if (tile.n == 0) return;
     work.set_tile(tile);
     work.fetch_weights(0);
@@ -246,7 +249,7 @@ int launch_tiles(TileArgs const& a, int n_warps, CudaQueue const& queue) {
   int const limit = shared_bytes_limit(queue.capability);
   if (int const status = allow_shared_memory<kernel>(limit, queue); status != 0) return status;
   while (n_warps > 1 && tile_shared_bytes<F, tile_tokens>(n_warps) > std::size_t(limit)) n_warps /= 2;
-  std::int64_t const n_tiles = ceil_div(a.rows, n_warps * warp_rows) * max_tiles(a, tile_tokens);
+  std::int64_t const n_tiles = row_tiles(a, n_warps * warp_rows) * max_tiles(a, tile_tokens);
   return launch_kernel(kernel, dim3(unsigned(n_tiles)), dim3(unsigned(n_warps * warp_rows)), tile_shared_bytes<F, tile_tokens>(n_warps),
                        queue, a);
 }

@@ -91,18 +91,6 @@ inline void combine(CombineArgs const& a) {
   }
 }
 
-inline void add_slots(AddSlotsArgs const& a) {
-  for (std::int64_t t = 0; t < a.n_tokens; ++t) {
-    std::int32_t const* const ids = a.ids + t * a.n_used;
-    std::int32_t place = 0;
-    for (std::int32_t next = a.first_expert; (place = next_place(ids, a.n_used, next, a.end_expert)) >= 0; next = ids[place] + 1) {
-      std::int64_t const slot = t * a.n_used + place;
-      for (std::int64_t k = 0; k < a.dim; ++k)
-        a.sum[t * a.dim + k] = float(double(a.sum[t * a.dim + k]) + double(a.weights[slot]) * double(a.y[slot * a.dim + k]));
-    }
-  }
-}
-
 /// RoutedExpertsArgs, slot by slot; groups, slots, counts and the workspace are not used.
 /// Errors  Errc::device for an id that is no expert.
 inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32_activation) {
@@ -117,7 +105,6 @@ inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32
     }
     if (a.ids[slot] < 0 || a.ids[slot] >= a.n_experts)
       throw Error(Errc::device, concat("layer ", a.layer, ": the router chose expert ", a.ids[slot], " of ", a.n_experts));
-    if (a.ids[slot] < a.first_expert || a.ids[slot] >= a.end_expert) continue;
     ExpertGroup group = a.weights[a.ids[slot]];
     group.first = 0;
     group.n = 1;
@@ -135,6 +122,54 @@ inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32
       for (std::int64_t j = 0; j < e.n_used; ++j)
         sum += double(a.slot_weights[t * e.n_used + j]) * double(e.y[(t * e.n_used + j) * e.dim + k]);
       a.sum[t * e.dim + k] = float(sum);
+    }
+  }
+}
+
+/// ExpertWindowArgs, where the slots are listed; x stays as it is.
+/// Errors  Errc::device for an id that is no expert.
+inline void group_slots(ExpertWindowArgs const& a) {
+  std::int32_t const n_slots = a.experts.n_tokens * a.experts.n_used;
+  std::int32_t place = 0;
+  for (std::int32_t e = 0; e < a.n_experts; ++e) {
+    a.begins[e] = place;
+    for (std::int32_t slot = 0; slot < n_slots; ++slot) {
+      if (a.ids[slot] != e) continue;
+      a.places[slot] = place;
+      a.slots[place++] = slot;
+    }
+  }
+  a.begins[a.n_experts] = place;
+  for (std::int32_t slot = 0; slot < n_slots; ++slot) {
+    if (a.ids[slot] < 0 || a.ids[slot] >= a.n_experts)
+      throw Error(Errc::device, concat("layer ", a.layer, ": the router chose expert ", a.ids[slot], " of ", a.n_experts));
+  }
+}
+
+/// ExpertWindowArgs, slot by slot in order of experts; the workspace is not used.
+inline void expert_window(ExpertWindowArgs const& a, ActivationRule rule = f32_activation) {
+  std::int32_t const dim = a.experts.dim, n_used = a.experts.n_used;
+  std::vector<float> y(static_cast<std::size_t>(dim));
+  for (std::int32_t e = a.first_expert; e < a.end_expert; ++e) {
+    for (std::int32_t place = a.begins[e]; place < a.begins[e + 1]; ++place) {
+      std::int32_t const slot = a.slots[place], token = slot / n_used, at = a.sum == nullptr ? slot : 0;
+      ExpertGroup group = a.weights[e];
+      group.first = 0;
+      group.n = 1;
+      ExpertsArgs one = a.experts;
+      if (a.sum != nullptr) {
+        one.x += std::int64_t(token) * dim;
+        one.y = y.data();
+      }
+      one.groups = &group;
+      one.slots = &at;
+      one.n_groups = one.n_slots = 1;
+      experts(one, rule);
+      if (a.sum == nullptr) continue;
+      for (std::int64_t k = 0; k < dim; ++k) {
+        float& sum = a.sum[std::int64_t(token) * dim + k];
+        sum = float(double(sum) + double(a.slot_weights[slot]) * double(y[std::size_t(k)]));
+      }
     }
   }
 }

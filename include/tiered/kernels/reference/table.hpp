@@ -72,7 +72,8 @@ KernelTable make_table(char const* name, std::int32_t fused_rows = 0) {
   table.route = entry<RouteArgs, route>;
   table.experts = [](ExpertsArgs const& a, Queue) { return experts(a, rule), 0; };
   table.combine = entry<CombineArgs, combine>;
-  table.add_slots = entry<AddSlotsArgs, add_slots>;
+  table.group_slots = entry<ExpertWindowArgs, group_slots>;
+  table.expert_window = [](ExpertWindowArgs const& a, Queue) { return expert_window(a, rule), 0; };
   table.argmax = entry<ArgmaxArgs, argmax>;
   if (fused_rows > 0) add_fused<rule>(table, fused_rows);
   return table;

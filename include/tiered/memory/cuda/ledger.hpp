@@ -25,11 +25,13 @@
 
 namespace tiered {
 
-/// `context` is what the driver takes for itself: the context, loaded kernels, graphs, handles. `other` is mapped but not yet given a use.
-enum class VramUse : std::uint8_t { context, weights, kv, slots, activations, workspaces, vision, other };
-inline constexpr std::size_t n_vram_uses = 8;
+/// `context` is what the driver takes for itself: the context, loaded kernels, graphs, handles. `kv_or_slots` has experts in it until keys
+/// and values need the room. `other` is mapped but not yet given a use.
+enum class VramUse : std::uint8_t { context, weights, kv, kv_or_slots, slots, activations, workspaces, vision, other };
+inline constexpr std::size_t n_vram_uses = 9;
 constexpr char const* name(VramUse use) {
-  constexpr char const* names[n_vram_uses] = {"context", "weights", "kv", "slots", "activations", "workspaces", "vision", "other"};
+  constexpr char const* names[n_vram_uses] = {"context",     "weights",    "kv",     "kv or slots", "slots",
+                                              "activations", "workspaces", "vision", "other"};
   return std::size_t(use) < n_vram_uses ? names[std::size_t(use)] : "?";
 }
 

@@ -16,11 +16,18 @@ inline void pause_briefly() {
 #endif
 }
 
+/// For what another thread is about to end, within microseconds where it is let run: never sleeps.
+template <class Ready>
+void wait_until(Ready const& ready) {
+  constexpr int n_looks = 256;  // then whoever is waited for may need this core
+  for (int i = 0; !ready(); ++i) i < n_looks ? pause_briefly() : std::this_thread::yield();
+}
+
 /// Of one thread. A thread that is woken from sleep is late by 5 us at best, and by 50 us and more where its core went to a deeper
 /// sleep than the thread; ops of a token follow each other within microseconds, tokens within 50 to 200 us, which somebody samples.
 /// So watching pays, but only on a core that nobody else wants and only where the next thing does come soon. Both are learnt:
-/// the time to watch is twice the last pause where that was short, little where it was long, and less where another thread took
-/// the core meanwhile.
+/// the time to watch is twice the last pause where that was short (or a little less than before: pauses between layers differ), little
+/// where it was long, and less where another thread took the core meanwhile.
 class Watch {
  public:
   using Clock = std::chrono::steady_clock;
@@ -54,7 +61,7 @@ class Watch {
       return;
     }
     Time const pause = Clock::now() - begin_;
-    patience_ = pause < most_ ? std::min(2 * pause, most_) : std::min(spin_, most_);
+    patience_ = pause < most_ ? std::min(std::max(2 * pause, patience_ - patience_ / 8), most_) : std::min(spin_, most_);
   }
 
   /// Looks n times.

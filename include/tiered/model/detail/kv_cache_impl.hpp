@@ -22,18 +22,27 @@ KvCache::KvCache(ModelConfig const& config, Options const& options, std::span<fl
   expects(share_in_vram.size() == n_layers, "KvCache: a share for each layer");
   pages_.assign(n_layers * n_slots * 2 * n_pages, nullptr);
   columns_.resize(n_slots * n_pages);
+  used_pages_.assign(n_slots, 0);
+  least_vram_pages_ = n_pages_;
   for (std::size_t l = 0; l < n_layers; ++l) {
     AttentionConfig const& attention = config.layers[l].attention;
     page_bytes_.push_back(page_bytes(attention, options.type, page_tokens_));
     n_heads_.push_back(attention.n_kv_heads);
     vram_pages_.push_back(pages_in_vram(share_in_vram[l], n_pages_));
+    least_vram_pages_ = std::min(least_vram_pages_, vram_pages_[l]);
+    for (std::size_t s = 0; s < n_slots; ++s) tables_.push_back({page_list(l, s, 0), page_list(l, s, 1)});
+  }
+  std::size_t at = 0;
+  for (std::int32_t p = 0; p < n_pages_; ++p) {
+    vram_column_at_.push_back(at);
     for (std::size_t s = 0; s < n_slots; ++s) {
-      tables_.push_back({page_list(l, s, 0), page_list(l, s, 1)});
-      for (int kv = 0; kv < 2; ++kv) {
-        for (std::int32_t p = 0; p < vram_pages_[l]; ++p, vram += page_bytes_[l]) page_list(l, s, kv)[p] = vram;
+      for (std::size_t l = 0; l < n_layers; ++l) {
+        if (p >= vram_pages_[l]) continue;
+        for (int kv = 0; kv < 2; ++kv, at += page_bytes_[l]) page_list(l, s, kv)[p] = vram + at;
       }
     }
   }
+  vram_column_at_.push_back(at);
 }
 
 KvCache::~KvCache() {
@@ -42,18 +51,30 @@ KvCache::~KvCache() {
   }
 }
 
+std::size_t KvCache::column_bytes(std::int32_t page, bool in_vram) const {
+  std::size_t bytes = 0;
+  for (std::size_t l = 0; l < page_bytes_.size(); ++l) bytes += (page < vram_pages_[l]) == in_vram ? 2 * page_bytes_[l] : 0;
+  return bytes;
+}
+
+std::size_t KvCache::vram_bytes_in_use() const {
+  std::size_t end = 0;
+  for (std::size_t s = 0; s < used_pages_.size(); ++s) {
+    if (used_pages_[s] == 0) continue;
+    std::int32_t const last = used_pages_[s] - 1;
+    end = std::max(end, vram_column_at_[std::size_t(last)] + (s + 1) * column_bytes(last, true));
+  }
+  return end;
+}
+
 void KvCache::reserve(std::int32_t slot, std::int32_t n_tokens) {
-  std::int32_t const needed = (n_tokens + page_tokens_ - 1) / page_tokens_;
-  std::int32_t first = needed;
-  while (first > 0 && !column(slot, first - 1).used) --first;
-  for (std::int32_t p = first; p < needed; ++p) {
-    std::size_t bytes = 0;
-    for (std::size_t l = 0; l < page_bytes_.size(); ++l) bytes += p < vram_pages_[l] ? 0 : 2 * page_bytes_[l];
-    Column& c = column(slot, p);
-    if (c.block.data == nullptr && bytes > 0) c.block = host_.allocate(bytes, 64);
-    c.used = true;
+  std::int32_t const needed = pages_for(n_tokens);
+  for (std::int32_t& p = used_pages_[std::size_t(slot)]; p < needed; ++p) {
+    std::size_t const bytes = column_bytes(p, false);
+    if (bytes == 0) continue;
+    if (column(slot, p).data == nullptr) allocate_columns(slot, p);
     host_bytes_ += bytes;
-    std::byte* at = c.block.data;
+    std::byte* at = column(slot, p).data;
     for (std::size_t l = 0; l < page_bytes_.size(); ++l) {
       if (p < vram_pages_[l]) continue;
       for (int kv = 0; kv < 2; ++kv, at += page_bytes_[l]) page_list(l, std::size_t(slot), kv)[p] = at;
@@ -61,16 +82,47 @@ void KvCache::reserve(std::int32_t slot, std::int32_t n_tokens) {
   }
 }
 
+/// From a page on, which has none behind it that has: of page-locked memory as many as the slot has, or four, where the host has so much.
+void KvCache::allocate_columns(std::int32_t slot, std::int32_t page) {
+  Column& c = column(slot, page);
+  if (host_.tier() == Tier::pinned) {
+    constexpr std::int32_t least_ahead = 4;
+    auto const n_there = std::count_if(&column(slot, 0), &c, [](Column const& before) { return before.data != nullptr; });
+    std::int32_t const end = std::min(n_pages_, page + std::max(std::int32_t(n_there), least_ahead));
+    if (end > page + 1 && try_allocate(slot, {page, end})) return;
+  }
+  c.block = host_.allocate(column_bytes(page, false), 64);
+  c.data = c.block.data;
+}
+
+bool KvCache::try_allocate(std::int32_t slot, Range pages) {
+  std::size_t bytes = 0;
+  for (std::int32_t p = pages.begin; p < pages.end; ++p) bytes += column_bytes(p, false);
+  Column& first = column(slot, pages.begin);
+  try {
+    first.block = host_.allocate(bytes, 64);
+  } catch (Error const& error) {
+    if (error.code() != Errc::out_of_memory) throw;
+    return false;
+  }
+  std::byte* at = first.block.data;
+  for (std::int32_t p = pages.begin; p < pages.end; at += column_bytes(p++, false)) column(slot, p).data = at;
+  return true;
+}
+
 void KvCache::release(std::int32_t slot, std::int32_t n_tokens) noexcept {
-  for (std::int32_t p = (n_tokens + page_tokens_ - 1) / page_tokens_; p < n_pages_; ++p) {
+  std::int32_t& used = used_pages_[std::size_t(slot)];
+  for (std::int32_t const kept = pages_for(n_tokens); used > kept; --used) {
+    std::int32_t const p = used - 1;
     Column& c = column(slot, p);
-    if (!std::exchange(c.used, false)) continue;
-    host_bytes_ -= c.block.bytes;
+    host_bytes_ -= column_bytes(p, false);
     for (std::size_t l = 0; l < page_bytes_.size(); ++l) {
       if (p < vram_pages_[l]) continue;
       for (int kv = 0; kv < 2; ++kv) page_list(l, std::size_t(slot), kv)[p] = nullptr;
     }
-    if (c.block.data != nullptr && host_.tier() != Tier::pinned) host_.deallocate(std::exchange(c.block, {}));
+    if (host_.tier() == Tier::pinned || c.data == nullptr) continue;
+    host_.deallocate(std::exchange(c.block, {}));
+    c.data = nullptr;
   }
 }
 

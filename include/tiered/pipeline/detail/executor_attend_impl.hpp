@@ -86,8 +86,8 @@ AttentionArgs Executor::attention_args(AttendRequest const& r, float const* q, b
   args.n_kv_heads = c.n_kv_heads;
   args.head_dim = c.head_dim;
   args.page_tokens = p_.kv->page_tokens();
-  // What is captured is launched again for rows of any position.
-  args.max_position = capturing_ ? p_.kv->max_tokens() - 1 : chunk_max_position_;
+  // What is captured is launched again for rows of any position in VRAM.
+  args.max_position = capturing_ ? p_.kv->vram_tokens(r.layer) - 1 : chunk_max_position_;
   args.window = c.window;
   args.scale = c.scale;
   return args;

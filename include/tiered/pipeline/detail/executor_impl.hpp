@@ -32,7 +32,7 @@ Executor::~Executor() = default;
 // ---- activation of plans
 
 void Executor::activate(PlanImage const& image) {
-  if (image_ == &image) return;
+  if (image_ == &image) return share_room();
   wait_for_copies();  // those ahead of a block that will not come may still be writing
   image_ = &image;
   ring_ = ByteRing(image.vram.ring_bytes);
@@ -44,7 +44,7 @@ void Executor::activate(PlanImage const& image) {
   } else if (image.vram.cache_bytes == 0) {
     cache_offset_ = VramLayout::none;  // other things may lie there now
   }
-  if (image.vram.cache_bytes > 0) p_.cache->resize(image.vram.cache_bytes);  // behind the end of a smaller one lies what is the plan's own
+  share_room();  // behind the end of a smaller cache lies what is the plan's own
   for (std::size_t s = 0; s < resident_at_.size(); ++s) {
     std::size_t const wanted = image.vram.resident[s];
     if (resident_at_[s] == wanted) continue;
@@ -60,13 +60,35 @@ void Executor::activate(PlanImage const& image) {
     trace({ActionKind::copy, first_gpu, what.id, {0, what.n_rows}, {}, wanted, what.bytes}, TraceLane::copy, before, p_.copy.last());
   }
   if (image.uses_device) upload_kv_tables();
-  env_ = {
-      p_.table,           p_.config,   p_.host,     p_.device, &p_.copy,        base_of(false), image.uses_device ? base_of(true) : nullptr,
-      &image.activations, &image.plan, &image.vram, p_.vram,   resident_ready_, p_.cache,       p_.trace,   p_.device_maps_host};
+  env_ = {p_.table,
+          p_.config,
+          p_.host,
+          p_.device,
+          &p_.copy,
+          base_of(false),
+          image.uses_device ? base_of(true) : nullptr,
+          &image.activations,
+          &image.plan,
+          &image.vram,
+          p_.vram,
+          resident_ready_,
+          p_.cache,
+          p_.trace,
+          p_.device_maps_host,
+          p_.device_reads_host_weights};
   routed_.prepare(first_expert_);
   if (image.uses_device) settled_ = false;
   device_embeds_ = device_embeds();
-  only_device_ = device_embeds_ && only_device();
+  only_device_ = device_embeds_ && only_device(false);
+  helped_ = device_embeds_ && only_device(true);
+  if (helped_ && !only_device_) routed_.few().open_mail();
+}
+
+void Executor::share_room() {
+  if (image_ == nullptr || image_->vram.cache_bytes == 0) return;
+  VramLayout const& l = image_->vram;
+  Ticket const filled = p_.cache->resize(l.cache_bytes, l.shared_bytes > 0 ? VramAccount::round_up(p_.kv->vram_bytes_in_use()) : 0);
+  if (filled.value != 0) p_.copy.wait(filled);  // or that copy might end after somebody wrote there
 }
 
 std::vector<CopyPiece> Executor::hand_over(PlanImage const& image, std::span<ShardId const> residents) {
@@ -89,18 +111,18 @@ bool Executor::device_embeds() const {
   return next != image_->schedule.end() && next->device != host_device;
 }
 
-/// Whether all steps after the embedding run on the device, with everything they need in VRAM for good.
-bool Executor::only_device() const {
-  for (std::int32_t l = 0; l < p_.config->n_layers; ++l) {
-    if (!p_.kv->in_vram(l)) return false;
-  }
+/// Whether all steps after the embedding run on the device, with everything they need in VRAM for good: of rows whose positions are
+/// there, and but for experts, where `helped`.
+bool Executor::only_device(bool helped) const {
+  if (!p_.kv->all_in_vram(1)) return false;
   return std::ranges::all_of(image_->schedule, [&](Action const& a) {
     Shard const& s = shard(a.shard);
     switch (a.kind) {
       case ActionKind::run:
         return s.kind == ShardKind::embedding ||
                (a.device != host_device && image_->vram.resident[std::size_t(a.shard)] != VramLayout::none);
-      case ActionKind::fetch_routed: return routed_.at_once(s.layer, a.device);
+      case ActionKind::fetch_routed:
+        return routed_.at_once(s.layer, a.device) || (helped && a.device != host_device && routed_.few().can_help(s.layer));
       case ActionKind::hop: return a.device != host_device;
       default: return false;
     }
@@ -168,7 +190,9 @@ void Executor::recover() noexcept {
   cache_offset_ = VramLayout::none;
   pieces_.clear();
   prefetched_ = 0;
-  routed_ = RoutedExperts(env_);
+  RoutedExperts anew(env_);
+  anew.few().take_over(routed_.few());  // graphs stay
+  routed_ = std::move(anew);
 }
 
 // ---- one block
@@ -181,7 +205,8 @@ void Executor::run_block(std::span<BlockRow const> rows, float* logits) {
   fill_inputs(rows);
   side_ = &p_.host;
   if (image_->uses_device) upload_inputs();
-  is_capturable(std::int32_t(rows.size()), outputs_total_) ? run_captured() : walk();
+  bool const all_there = std::ranges::all_of(rows, [&](BlockRow const& r) { return p_.kv->all_in_vram(r.position + 1); });
+  all_there&& is_capturable(std::int32_t(rows.size()), outputs_total_) ? run_captured() : walk();
   p_.host.synchronize();
   if (!image_->uses_device) return;
   p_.device.synchronize();
@@ -203,9 +228,9 @@ void Executor::settle() {
 }
 
 bool Executor::is_capturable(std::int32_t n_rows, std::int32_t n_outputs) const {
-  if (image_ == nullptr || !only_device_) return false;
+  if (image_ == nullptr || !(only_device_ || (helped_ && n_rows == 1))) return false;
   RowLimits const limits = image_->limits;
-  return p_.trace == nullptr && n_rows == n_outputs && n_rows > 0 && n_rows <= p_.capture_rows &&
+  return (p_.trace == nullptr || !only_device_) && n_rows == n_outputs && n_rows > 0 && n_rows <= p_.capture_rows &&
          n_rows <= p_.device.kernels().fused_rows && n_rows <= std::min({limits.chunk, limits.block, max_outputs_per_run}) &&
          p_.device.can_capture();
 }
@@ -233,7 +258,7 @@ GraphRef Executor::capture_walk() {
   p_.device.begin_capture();
   capturing_ = true;
   try {
-    walk();
+    only_device_ ? walk() : enqueue_helped();
     graphs_.push_back({image_, std::int32_t(rows_.size()), p_.device.end_capture()});
   } catch (...) {
     capturing_ = false;
@@ -247,6 +272,7 @@ GraphRef Executor::capture_walk() {
 void Executor::run_captured() {
   check_cancelled(0);
   if (!settled_) settle();
+  if (!only_device_) return run_helped();
   GraphRef const known = find_graph(outputs_total_);
   p_.device.launch_graph(known != nullptr ? known : capture_walk());
   side_ = &p_.device;
@@ -273,13 +299,6 @@ void Executor::fill_inputs(std::span<BlockRow const> rows) {
     kv_rows[i] = {rows[i].slot, rows[i].position};
     if (rows[i].want_logits) outputs[outputs_total_++] = std::int32_t(i);
   }
-}
-
-/// One piece of the same bytes for each step of a plan.
-void Executor::upload_inputs() {
-  ActivationLayout const& l = image_->activations;
-  p_.copy.submit({base_of(true) + l.inputs, base_of(false) + l.inputs, l.inputs_bytes}, Ticket{});
-  p_.device.wait_for(p_.copy.last());
 }
 
 void Executor::walk() {
@@ -333,20 +352,6 @@ void Executor::do_release(Action const& a) {
                 concat("the schedule releases rows ", rows.begin, " to ", rows.end, " of a shard that it did not copy"));
   ring_.consumer_release(it->handle, p_.device.record());
   pieces_.erase(it);
-}
-
-void Executor::do_hop(Action const& a) {
-  bool const to_device = a.device != host_device;
-  if (to_device == on_device()) return;
-  std::size_t const bytes = rows_.size() * std::size_t(p_.config->dim) * sizeof(float);
-  Side const& to = to_device ? p_.device : p_.host;
-  Ticket const before = p_.copy.last();
-  p_.copy.submit(
-      {buffer<std::byte>(to_device, image_->activations.hidden), buffer<std::byte>(!to_device, image_->activations.hidden), bytes},
-      side_->record());
-  to.wait_for(p_.copy.last());
-  side_ = &to;
-  trace(a, TraceLane::copy, before, p_.copy.last());
 }
 
 // ---- one step
@@ -408,14 +413,6 @@ void Executor::run_output(Step step) {
     model_.run(step, *this);
     if (d && !capturing_) download_logits(first, n_outputs_);
   }
-}
-
-void Executor::download_logits(std::int32_t first, std::int32_t n) {
-  std::size_t const vocab = std::size_t(p_.config->vocab_size);
-  std::size_t const n_floats = std::size_t(n) * vocab, at = image_->activations.logits;
-  // By way of the host's own buffer, which a device may copy to at full rate.
-  p_.copy.wait(p_.copy.submit({buffer<std::byte>(false, at), buffer<std::byte>(true, at), n_floats * sizeof(float)}, p_.device.record()));
-  std::memcpy(logits_out_ + std::size_t(first) * vocab, buffer<float>(false, at), n_floats * sizeof(float));
 }
 
 /// Goes on in the schedule until `row` of the running shard may be used: its earlier rows are released, later ones copied.

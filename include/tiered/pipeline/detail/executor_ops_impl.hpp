@@ -44,10 +44,9 @@ float const* Executor::vector(WeightId id) {
       });
   if (by_rows || partly_gone) {
     // The model may still need it when its piece has been overwritten: it goes to scratch by itself.
-    void* const copy = scratch_.take(w.bytes());
-    p_.copy.submit({static_cast<std::byte*>(copy), w.data, w.bytes()}, p_.device.record());
-    p_.device.wait_for(p_.copy.last());
-    return static_cast<float const*>(copy);
+    auto* const copy = static_cast<std::byte*>(scratch_.take(w.bytes()));
+    copy_vector(w, copy);
+    return reinterpret_cast<float const*>(copy);
   }
   std::int32_t end = 0;
   return reinterpret_cast<float const*>(device_rows(w, w.first_row, end));

@@ -15,7 +15,7 @@
 
 namespace tiered {
 
-ExpertCache::ExpertCache(std::size_t bytes, AnyEviction policy) : bytes_(bytes), policy_(std::move(policy)) { clear({}); }
+ExpertCache::ExpertCache(std::size_t bytes, AnyEviction policy) : end_(bytes), policy_(std::move(policy)) { clear({}); }
 
 ExpertCache::Entry* ExpertCache::find(ShardId id, std::uint64_t step) {
   policy_.touch(id, step);
@@ -85,26 +85,41 @@ void ExpertCache::clear(Ticket used) {
   }
   entries_.clear();
   holes_.clear();
-  if (bytes_ > 0) holes_.push_back({0, bytes_, used});
+  if (end_ > begin_) holes_.push_back({begin_, end_ - begin_, used});
   n_entries_ = used_ = lent_ = 0;
   ++version_;
 }
 
-void ExpertCache::resize(std::size_t bytes) {
-  if (bytes == bytes_) return;
+Ticket ExpertCache::resize(std::size_t end, std::size_t begin) {
+  expects(begin <= end, "ExpertCache::resize: the pool does not end before its begin");
+  if (end == end_ && begin == begin_) return {};
   take_back({});
+  Ticket filled;
   for (std::size_t id = 0; id < entries_.size(); ++id) {
-    if (entries_[id] != nullptr && entries_[id]->offset + entries_[id]->bytes > bytes) drop(ShardId(id));
+    Entry const* const e = entries_[id].get();
+    if (e == nullptr || (e->offset >= begin && e->offset + e->bytes <= end)) continue;
+    filled = later(filled, e->filled);
+    drop(ShardId(id));
   }
-  if (bytes > bytes_) {
-    add_hole({bytes_, bytes - bytes_, {}});
-  } else {
-    Hole& last = holes_.back();  // reaches from `bytes`, or before, to the end
-    last.bytes = bytes - last.offset;
-    if (last.bytes == 0) holes_.pop_back();
-  }
-  bytes_ = bytes;
+  keep_holes(begin, end);
+  std::size_t const old_begin = std::exchange(begin_, begin), old_end = std::exchange(end_, end);
+  auto const add = [&](std::size_t from, std::size_t to) {
+    if (from < to) add_hole({from, to - from, {}});
+  };
+  add(begin, std::min(old_begin, end));
+  add(std::max({old_end, old_begin, begin}), end);
   ++version_;
+  return filled;
+}
+
+/// Of holes only what is inside: no entry reaches across either place.
+void ExpertCache::keep_holes(std::size_t begin, std::size_t end) {
+  for (Hole& h : holes_) {
+    std::size_t const from = std::clamp(h.offset, begin, end), to = std::clamp(h.end(), begin, end);
+    h.offset = from;
+    h.bytes = to - from;
+  }
+  std::erase_if(holes_, [](Hole const& h) { return h.bytes == 0; });
 }
 
 std::vector<ExpertCache::Hole>::iterator ExpertCache::find_hole(std::size_t bytes) {
@@ -134,8 +149,8 @@ void ExpertCache::add_hole(Hole freed) {
 }
 
 std::optional<ExpertCache::Loan> ExpertCache::lend(std::size_t bytes) {
-  if (lent_ > 0 || bytes == 0 || bytes > bytes_) return std::nullopt;
-  std::size_t const begin = bytes_ - bytes;
+  if (lent_ > 0 || bytes == 0 || bytes > this->bytes()) return std::nullopt;
+  std::size_t const begin = end_ - bytes;
   auto const is_there = [&](std::unique_ptr<Entry> const& e) { return e != nullptr && e->offset + e->bytes > begin; };
   if (std::ranges::any_of(entries_, [&](auto const& e) { return is_there(e) && e->pins > 0; })) return std::nullopt;
   for (std::size_t id = 0; id < entries_.size(); ++id) {
@@ -150,7 +165,7 @@ std::optional<ExpertCache::Loan> ExpertCache::lend(std::size_t bytes) {
 }
 
 void ExpertCache::take_back(Ticket used) {
-  if (lent_ > 0) add_hole({bytes_ - lent_, std::exchange(lent_, 0), used});
+  if (lent_ > 0) add_hole({end_ - lent_, std::exchange(lent_, 0), used});
 }
 
 }  // namespace tiered

@@ -35,9 +35,9 @@ inline void add_piece(std::vector<CopyPiece>& pieces, CopyPiece piece) {
 void ExpertFlow::prepare(std::span<ShardId const> first_experts) {
   drop_windows();
   layers_.assign(first_experts.size(), {});
-  largest_ = 0;
+  largest_ = all_ = 0;
   step_ = 0;
-  if (env_->device_base == nullptr || env_->cache->bytes() == 0 || env_->device.kernels().routed_experts == nullptr) return;
+  if (env_->device_base == nullptr || env_->cache->bytes() == 0 || env_->device.kernels().expert_window == nullptr) return;
   for (Shard const& router : env_->table.shards) {
     if (router.kind != ShardKind::router || env_->plan->shards[std::size_t(router.id)].gpu_rows == 0) continue;
     Layer& l = layers_[std::size_t(router.layer)];
@@ -47,16 +47,21 @@ void ExpertFlow::prepare(std::span<ShardId const> first_experts) {
     l.flows = std::ranges::all_of(placed, [](Placement const& p) { return p.resident() || p.cached; }) &&
               std::ranges::any_of(placed, [](Placement const& p) { return p.cached; });
     if (!l.flows) continue;
-    for (std::int32_t e = 0; e < l.n_experts; ++e)
-      largest_ = std::max(largest_, VramAccount::round_up(shard(expert(router.layer, e)).bytes));
+    for (std::int32_t e = 0; e < l.n_experts; ++e) {
+      ShardId const id = expert(router.layer, e);
+      std::size_t const bytes = VramAccount::round_up(shard(id).bytes);
+      largest_ = std::max(largest_, bytes);
+      if (env_->plan->shards[std::size_t(id)].cached) all_ += bytes;
+    }
   }
 }
 
 bool ExpertFlow::takes(std::int32_t number, std::int32_t n_rows) const {
   if (std::size_t(number) >= layers_.size() || !layer(number).flows) return false;
-  std::int32_t const per_launch = env_->layout->slots_per_launch / env_->config->layers[std::size_t(number)].experts.n_experts_used;
-  std::int32_t const few = env_->device.kernels().fused_rows;  // for which the op does not go by ranges of experts
-  return n_rows > few && (n_rows <= per_launch || per_launch / 2 > few) && uses_whole_layer(shard(layer(number).first), n_rows);
+  ActivationLayout const& l = *env_->layout;
+  std::int32_t const few = env_->device.kernels().fused_rows,  // for whose slots there is another op
+      piece_slots = n_rows <= l.expert_rows ? l.window_slots : l.summed_slots;
+  return n_rows > few && piece_slots > 0 && uses_whole_layer(shard(layer(number).first), n_rows);
 }
 
 // ---- the ring
@@ -74,7 +79,7 @@ void ExpertFlow::borrow() {
   }
   ring_ = ByteRing();
   if (missing <= cache.free_bytes()) return;
-  std::size_t const begin = (cache.bytes() - flow_bytes(cache.bytes(), largest_)) / weight_alignment * weight_alignment;
+  std::size_t const begin = (cache.bytes() - flow_bytes(cache.bytes(), largest_, all_)) / weight_alignment * weight_alignment;
   std::optional<ExpertCache::Loan> const loan = cache.lend(cache.bytes() - begin);
   if (!loan) return;
   ring_ = ByteRing(loan->bytes);

@@ -83,10 +83,25 @@ bool FewRouted::takes(RoutedRows const& rows, ShardId first_expert) const {
          rows.n_rows * rows.config->experts.n_experts_used <= env_->layout->slots_per_launch;
 }
 
+void FewRouted::prepare(std::span<ShardId const> first_experts) {
+  addresses_.prepare(first_experts);
+  forget_coming();
+  owed_ = 0;
+  has_mail_ = false;
+}
+
+/// Entries that were pinned for a step that was helped may go again.
+void FewRouted::forget_coming() {
+  for (Coming const& c : coming_) {
+    if (c.pinned != nullptr && env_->cache->peek(c.shard) == c.pinned) --c.pinned->pins;
+  }
+  coming_.clear();
+}
+
 void FewRouted::run(RoutedRows const& rows, ShardId first_expert, std::uint64_t step) {
   rows_ = &rows;
   first_expert_ = first_expert;
-  if (addresses_.refresh()) coming_.clear();
+  if (addresses_.refresh()) forget_coming();
   publish();
   list_experts();
   find_in_vram(step);
@@ -125,11 +140,13 @@ void FewRouted::tell_of_arrivals() {
     if (env_->table.shard(c.shard).layer != rows_->layer) return false;
     env_->device.wait_for(c.filled);
     addresses_.set(c.shard, base_of(*env_->cache->peek(c.shard)));
+    if (c.pinned != nullptr) --c.pinned->pins;
     return true;
   });
 }
 
-void FewRouted::launch(std::int32_t const* ids, float const* weights, ExpertGroup const* groups, std::int32_t n_groups) {
+RoutedExpertsArgs FewRouted::launch_args(std::int32_t const* ids, float const* weights, ExpertGroup const* groups,
+                                         std::int32_t n_groups) const {
   ActivationLayout const& l = *env_->layout;
   RoutedExpertsArgs args;
   args.experts = shapes();
@@ -147,7 +164,11 @@ void FewRouted::launch(std::int32_t const* ids, float const* weights, ExpertGrou
   args.slot_weights = weights;
   args.sum = rows_->hidden;
   args.absent_slots = true;
-  tiered::launch(env_->device.kernels().routed_experts, args, env_->device.queue());
+  return args;
+}
+
+void FewRouted::launch(std::int32_t const* ids, float const* weights, ExpertGroup const* groups, std::int32_t n_groups) {
+  tiered::launch(env_->device.kernels().routed_experts, launch_args(ids, weights, groups, n_groups), env_->device.queue());
 }
 
 ExpertsArgs FewRouted::shapes() const {
@@ -268,11 +289,24 @@ std::int32_t FewRouted::place_host_slots() {
 }
 
 void FewRouted::run_on_host() {
-  std::int32_t const most = place_host_slots();
-  uses_host_ = most > 0;
+  HostWork work;
+  uses_host_ = list_host_work(work);
   if (!uses_host_) return;
+  Ticket const begin = env_->trace != nullptr ? env_->host.record() : Ticket{};
+  tiered::launch(env_->host.kernels().experts, work.experts, env_->host.queue());
+  tiered::launch(env_->host.kernels().combine, work.sum, env_->host.queue());
+  host_done_ = env_->host.record();
+  if (env_->trace == nullptr) return;
+  Action const a{ActionKind::fetch_routed, host_device, first_expert_, {}, {0, rows_->n_rows}, 0, 0};
+  env_->trace->push_back({a, TraceLane::host, begin, host_done_});
+}
+
+/// False where nothing is the host's.
+bool FewRouted::list_host_work(HostWork& work) {
+  std::int32_t const most = place_host_slots();
+  if (most == 0) return false;
   ActivationLayout const& l = *env_->layout;
-  ExpertsArgs args = shapes();
+  ExpertsArgs& args = work.experts = shapes();
   auto* const groups = host_at<ExpertGroup>(l.expert_groups);
   auto* const slots = host_at<std::int32_t>(l.expert_slots);
   for (std::size_t e = 0; e < experts_.size(); ++e) {
@@ -292,14 +326,8 @@ void FewRouted::run_on_host() {
   args.slots = slots;
   args.workspace = env_->host_base + l.expert_workspace;
   args.n_used = most;
-  CombineArgs const sum{args.y, list_at(env_->host_base, 1).weights, host_at<float>(l.expert_sum), rows_->n_rows, most, env_->config->dim};
-  Ticket const begin = env_->trace != nullptr ? env_->host.record() : Ticket{};
-  tiered::launch(env_->host.kernels().experts, args, env_->host.queue());
-  tiered::launch(env_->host.kernels().combine, sum, env_->host.queue());
-  host_done_ = env_->host.record();
-  if (env_->trace == nullptr) return;
-  Action const a{ActionKind::fetch_routed, host_device, first_expert_, {}, {0, rows_->n_rows}, 0, 0};
-  env_->trace->push_back({a, TraceLane::host, begin, host_done_});
+  work.sum = {args.y, list_at(env_->host_base, 1).weights, host_at<float>(l.expert_sum), rows_->n_rows, most, env_->config->dim};
+  return true;
 }
 
 /// The device reads the sum where the host wrote it.
@@ -342,7 +370,7 @@ void FewRouted::submit(bool for_later) {
     if (!is_meant(e)) continue;
     e.entry->filled = filled;
     if (for_later) {
-      coming_.push_back({e.shard, filled});
+      coming_.push_back({e.shard, filled, nullptr});
     } else {
       addresses_.set(e.shard, base_of(*e.entry));
     }

@@ -59,7 +59,7 @@ bool RoutedExperts::at_once(std::int32_t layer, DeviceId home) const {
 bool RoutedExperts::norms(std::int32_t layer, std::int32_t n_rows, DeviceId home) const {
   Side const& side = home != host_device ? env_->device : env_->host;
   std::int32_t const used = env_->config->layers[std::size_t(layer)].experts.n_experts_used;
-  return n_rows <= side.kernels().fused_rows && n_rows * used <= env_->layout->slots_per_launch && at_once(layer, home);
+  return n_rows <= side.kernels().fused_rows && n_rows * used <= env_->layout->slots_per_launch && (at_once(layer, home) || env_->helps);
 }
 
 void RoutedExperts::run(RoutedRows const& rows, ShardId first_expert, std::uint64_t step) {
@@ -68,6 +68,7 @@ void RoutedExperts::run(RoutedRows const& rows, ShardId first_expert, std::uint6
   step_ = step;
   n_groups_ = n_slots_listed_ = 0;
   if (all_at_home()) return compute_at_home();
+  if (env_->helps) return few_.enqueue(rows, first_expert);
   if (flow_.takes(rows)) return compute_flow();
   if (rows.n_rows > env_->layout->expert_rows)
     throw Error(Errc::precondition, concat("experts of layer ", rows.layer, " do not come in windows: there is room for ",
@@ -108,22 +109,58 @@ void RoutedExperts::compute_flow() {
   flow_.begin(rows_->layer, rows_->n_rows, step_);
   auto const* const table = at<ExpertGroup const>(env_->device_base, env_->layout->expert_tables) +
                             std::size_t(rows_->layer) * std::size_t(env_->layout->n_experts);
+  ExpertWindowArgs args = begin_windows(table);
   while (ExpertFlow::Window const* const window = flow_.next()) {
     env_->device.wait_for(window->ready);
-    launch_routed(table, window->experts, has_room() ? Then::store : Then::add_slots);
+    launch_window(args, window->experts);
     flow_.release(done = env_->device.record());
   }
   flow_.copy_ahead();
   if (has_room()) combine();
 }
 
-void RoutedExperts::compute_at_home() {
-  Then const then = adds_itself() ? Then::add : has_room() ? Then::store : Then::add_slots;
-  launch_routed(weights_at_home(), {0, rows_->config->experts.n_experts}, then);
-  if (then == Then::store) combine();
+ExpertWindowArgs RoutedExperts::begin_windows(ExpertGroup const* weights) {
+  ActivationLayout const& l = *env_->layout;
+  std::byte* const base = home_is_device() ? env_->device_base : env_->host_base;
+  ExpertWindowArgs args;
+  args.experts = common_args(rows_->x, home_is_device());
+  args.experts.n_slots = l.window_slots;
+  args.ids = rows_->ids;
+  args.weights = weights;
+  args.begins = at<std::int32_t>(base, l.expert_counts);
+  args.slots = at<std::int32_t>(base, l.expert_slots);
+  args.places = at<std::int32_t>(base, l.expert_places);
+  args.x_rows = base + l.expert_x_rows;
+  args.n_experts = rows_->config->experts.n_experts;
+  args.layer = rows_->layer;
+  if (!has_room()) {
+    args.slot_weights = rows_->weights;
+    args.sum = rows_->hidden;
+    args.experts.y = nullptr;
+    args.experts.workspace = base + l.expert_y;
+    args.experts.n_slots = l.summed_slots;
+  }
+  tiered::launch(home().kernels().group_slots, args, home().queue());
+  return args;
 }
 
-void RoutedExperts::launch_routed(ExpertGroup const* weights, Range experts, Then then) {
+void RoutedExperts::launch_window(ExpertWindowArgs& args, Range experts) {
+  args.first_expert = experts.begin;
+  args.end_expert = experts.end;
+  tiered::launch(home().kernels().expert_window, args, home().queue());
+}
+
+void RoutedExperts::compute_at_home() {
+  ExpertGroup const* const weights = weights_at_home();
+  if (!has_room() && !adds_itself()) {
+    ExpertWindowArgs args = begin_windows(weights);
+    return launch_window(args, {0, rows_->config->experts.n_experts});
+  }
+  launch_routed(weights);
+  if (!adds_itself()) combine();
+}
+
+void RoutedExperts::launch_routed(ExpertGroup const* weights) {
   std::byte* const base = home_is_device() ? env_->device_base : env_->host_base;
   bool const norm = rows_->norm.x != nullptr;
   std::size_t const dim = std::size_t(env_->config->dim), used = std::size_t(n_used());
@@ -134,8 +171,6 @@ void RoutedExperts::launch_routed(ExpertGroup const* weights, Range experts, The
   args.slots = at<std::int32_t>(base, env_->layout->expert_slots);
   args.n_experts = rows_->config->experts.n_experts;
   args.layer = rows_->layer;
-  args.first_expert = experts.begin;
-  args.end_expert = experts.end;
   args.route = rows_->route;
   if (norm) {
     args.norm = true;
@@ -152,18 +187,11 @@ void RoutedExperts::launch_routed(ExpertGroup const* weights, Range experts, The
     args.experts.n_tokens = begin_of(part + 1) - begin_of(part);
     args.experts.n_slots = args.experts.n_tokens * n_used();
     args.ids = rows_->ids + row * used;
-    float const* const slot_weights = rows_->weights + row * used;
-    float* const sum = rows_->hidden + row * dim;
-    if (then == Then::add) {
-      args.slot_weights = slot_weights;
-      args.sum = sum;
+    if (adds_itself()) {
+      args.slot_weights = rows_->weights + row * used;
+      args.sum = rows_->hidden + row * dim;
     }
     tiered::launch(home().kernels().routed_experts, args, home().queue());
-    if (then != Then::add_slots) continue;
-    tiered::launch(home().kernels().add_slots,
-                   AddSlotsArgs{args.experts.y, slot_weights, args.ids, sum, args.experts.n_tokens, n_used(), env_->config->dim,
-                                experts.begin, experts.end},
-                   home().queue());
   }
 }
 

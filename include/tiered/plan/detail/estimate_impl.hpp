@@ -11,7 +11,9 @@
 
 #include "tiered/core/function_ref.hpp"
 #include "tiered/plan/account.hpp"
+#include "tiered/plan/detail/lanes.hpp"
 #include "tiered/plan/estimate.hpp"
+#include "tiered/plan/expert_decode.hpp"
 #include "tiered/plan/expert_flow.hpp"
 #include "tiered/plan/experts.hpp"
 
@@ -52,20 +54,10 @@ PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_toke
 
 namespace detail {
 
-struct Lane {
-  double free_s = 0;
-  double* busy_s = nullptr;
-  ActionTime take(double from_s, double seconds) {
-    double const begin = (std::max)(free_s, from_s);
-    free_s = begin + seconds;
-    *busy_s += seconds;
-    return {begin, free_s};
-  }
-};
-
 struct RingRange {
   std::size_t begin = 0, end = 0;
-  double ready_s = 0;
+  double ready_s = 0;    ///< released: when free
+  std::size_t copy = 0;  ///< live: which of the link's copies fills it
   ShardId shard{};
   Range rows;
 };
@@ -73,7 +65,6 @@ struct RingRange {
 }  // namespace detail
 
 struct Estimator::Walk {
-  using Lane = detail::Lane;
   using RingRange = detail::RingRange;
 
   Estimator const& owner;
@@ -83,19 +74,21 @@ struct Estimator::Walk {
   std::int32_t rows_per_step, rows_per_block;
   Estimate out{};
   double rows_ready_s = 0;
-  Lane copy{0, &out.copy_s}, gpu{0, &out.gpu_s}, host{0, &out.host_s};
-  std::vector<RingRange> live{}, released{};  // live: when copied; released: when free
+  detail::Lane gpu{0, &out.gpu_s};
+  detail::HostAndLink shared{owner.hardware_->mutual, out.host_s, out.copy_s};
+  std::vector<RingRange> live{}, released{};
+  std::vector<std::pair<std::size_t, std::size_t>> copies{};  // action and number of each copy
 
   Walk(Walk const&) = delete;
   Walk(Estimator const& e, ShardPlan const& p, PassCosts const& c, double hop, std::int32_t chunk, std::int32_t block)
       : owner(e), plan(p), costs(c), hop_s(hop), rows_per_step(chunk), rows_per_block(block) {}
 
-  Lane& lane(DeviceId device) { return device == host_device ? host : gpu; }
+  ActionTime take(bool on_host, double from_s, double seconds) { return on_host ? shared.run(from_s, seconds) : gpu.take(from_s, seconds); }
 
   void act(Action const& a) {
     ActionTime time{rows_ready_s, rows_ready_s};
     switch (a.kind) {
-      case ActionKind::copy: time = run_copy(a); break;
+      case ActionKind::copy: submit_copy(a); break;
       case ActionKind::run: time = run_step(a); break;
       case ActionKind::release: release(a); break;
       case ActionKind::hop: time.end_s = rows_ready_s += hop_s; break;
@@ -104,7 +97,7 @@ struct Estimator::Walk {
     out.actions.push_back(time);
   }
 
-  ActionTime run_copy(Action const& a) {
+  void submit_copy(Action const& a) {
     std::size_t const end = a.ring_offset + a.bytes;
     double from = 0;
     std::erase_if(released, [&](RingRange const& r) {
@@ -113,15 +106,18 @@ struct Estimator::Walk {
       return r.begin >= a.ring_offset && r.end <= end;
     });
     HardwareProfile const& hardware = *owner.hardware_;
-    ActionTime const time = copy.take(from, hardware.copy_latency_s + hardware.h2d.seconds(double(a.bytes)));
+    std::size_t const number = shared.copy(from, hardware.copy_latency_s + hardware.h2d.seconds(double(a.bytes)));
     out.copied_bytes += double(a.bytes);
-    live.push_back({a.ring_offset, end, time.end_s, a.shard, a.rows});
-    return time;
+    live.push_back({a.ring_offset, end, 0, number, a.shard, a.rows});
+    copies.emplace_back(out.actions.size(), number);
+  }
+  void end_copies() {
+    for (auto const& [action, number] : copies) out.actions[action] = shared.copied(number);
   }
 
   void release(Action const& a) {
     std::erase_if(live, [&](RingRange const& r) { return r.begin == a.ring_offset; });
-    released.push_back({a.ring_offset, a.ring_offset + a.bytes, rows_ready_s, a.shard, a.rows});
+    released.push_back({a.ring_offset, a.ring_offset + a.bytes, rows_ready_s, 0, a.shard, a.rows});
   }
 
   ActionTime run_step(Action const& a) {
@@ -132,9 +128,9 @@ struct Estimator::Walk {
     double const share = a.rows == Range{} ? 1 : double(a.rows.size()) / double(s.n_rows);
     double from = rows_ready_s;
     for (RingRange const& r : live) {
-      if (r.shard == a.shard && r.rows == a.rows) from = (std::max)(from, r.ready_s);
+      if (r.shard == a.shard && r.rows == a.rows) from = (std::max)(from, shared.copied(r.copy).end_s);
     }
-    ActionTime time = lane(a.device).take(from, share * (on_host ? cost.host_s : cost.gpu_s));
+    ActionTime time = take(on_host, from, share * (on_host ? cost.host_s : cost.gpu_s));
     if (on_host) out.host_bytes += share * costs.read_bytes[std::size_t(a.shard)];
     if (s.kind == ShardKind::attention && last && s.layer >= 0 && std::size_t(s.layer) < costs.states.size()) {
       time.end_s = attend(std::size_t(s.layer), on_host, time.end_s);
@@ -147,26 +143,27 @@ struct Estimator::Walk {
   /// come back; or what lies in host memory is brought, behind attention to it.
   double attend(std::size_t layer, bool on_host, double ready_s) {
     PassCost const& all = costs.states[layer];
-    double const in_vram = attended_in_vram(double(plan.state_in_vram[layer]), costs.states_used, owner.table_.states[layer].window);
+    double const in_vram =
+        attended_in_vram(double(plan.state_in_vram[layer]), costs.states_used, owner.table_.states[layer].window, costs.grown);
     auto const share = [&](double x, double of) { return of > 0 ? of * x : 0; };  // an infinite cost of nothing is none
     PassCost const there{share(all.host_s, 1 - in_vram), share(all.gpu_s, 1 - in_vram), share(all.copy_s, 1 - in_vram)};
     bool const brings = !on_host && costs.streams_states && host_attention(there, hop_s, rows_per_step).streams;
     double end_s = ready_s;
-    auto const on_host_now = [&] { end_s = (std::max)(end_s, core(host, there.host_s, on_host ? 0 : hop_s, ready_s)); };
+    auto const on_host_now = [&] { end_s = (std::max)(end_s, core(true, there.host_s, on_host ? 0 : hop_s, ready_s)); };
     if (in_vram < 1 && on_host) on_host_now();  // the step's own part first: that of the other device comes back to it
-    if (in_vram > 0) end_s = (std::max)(end_s, core(gpu, share(all.gpu_s, in_vram), on_host ? hop_s : 0, ready_s));
+    if (in_vram > 0) end_s = (std::max)(end_s, core(false, share(all.gpu_s, in_vram), on_host ? hop_s : 0, ready_s));
     if (in_vram < 1 && !on_host && !brings) on_host_now();
     if (brings && in_vram < 1) {
-      double const brought_s = copy.take(ready_s, there.copy_s).end_s;
+      double const brought_s = shared.copy_now(ready_s, there.copy_s);
       gpu.free_s = (std::max)(gpu.take(ready_s, there.gpu_s).end_s, brought_s);
       out.copied_bytes += there.copy_s * owner.hardware_->h2d.peak_per_s();
       end_s = (std::max)(end_s, gpu.free_s);
     }
     return end_s;
   }
-  double core(Lane& device, double seconds, double hop, double ready_s) {
-    double const end_s = device.take(ready_s + hop, seconds).end_s;
-    return hop == 0 ? end_s : (&device == &host ? gpu : host).take(end_s + hop, 0).end_s;
+  double core(bool on_host, double seconds, double hop, double ready_s) {
+    double const end_s = take(on_host, ready_s + hop, seconds).end_s;
+    return hop == 0 ? end_s : take(!on_host, end_s + hop, 0).end_s;
   }
 
   /// Resident, fetched and host experts of one layer at the same time.
@@ -177,19 +174,24 @@ struct Estimator::Walk {
     ActionTime time{rows_ready_s, rows_ready_s};
     if (layer == owner.experts_.layers.end() || layer->layer != layer_number) return time;
     if (comes_ahead(*layer, a.device)) return run_ahead(*layer);
-    double resident_s = 0, cached_s = 0, fetch_s = 0, host_s = 0, used = 0, used_on_host = 0;
+    double resident_s = 0, cached_s = 0, fetch_s = 0, host_s = 0, used = 0, used_on_host = 0, missed = 0;
+    double of_probability = -1, by_block = 0;  // mostly the same as of the expert before
     for (std::size_t i = layer->begin; i < layer->end; ++i) {
       std::uint32_t const id = owner.experts_.ids[i];
       Placement const& p = plan.shards[id];
       PassCost const& cost = costs.shards[id];
       double const probability = owner.table_.shards[id].use_probability;
       used += probability;
+      if (probability != of_probability) by_block = use_probability(owner.table_.shards[id], rows_per_block);
+      of_probability = probability;
       if (p.gpu_rows == 0) {
         used_on_host += probability;
         host_s += cost.host_s;
+        missed += by_block;
         out.host_bytes += costs.read_bytes[id];
       } else if (p.cached) {
         double const fetched = (1 - hits()) * double(plan.fetched_misses), computed = 1 - hits() - fetched;
+        missed += (1 - hits()) * by_block;
         cached_s += (1 - computed) * cost.gpu_s;
         fetch_s += fetched * cost.copy_s;
         out.copied_bytes += fetched * costs.read_bytes[id];
@@ -202,15 +204,18 @@ struct Estimator::Walk {
     }
     double const to_host = a.device == host_device ? 0 : hop_s, to_gpu = hop_s - to_host;
     double end = time.begin_s;
-    if (resident_s + cached_s > 0) {
-      double const copied = fetch_s > 0 ? copy.take(time.begin_s + owner.hardware_->hop_latency_s, fetch_s).end_s : 0;
-      double const ran = gpu.take(time.begin_s + to_gpu, resident_s + cached_s).end_s;
-      gpu.free_s = (std::max)(ran, copied);
+    double const gpu_s = resident_s + cached_s, waits = a.device == host_device ? 1 : layers_with_misses(missed, used);
+    double const from_s = time.begin_s + (1 - waits) * gpu_s;  // averages: layers that wait for nothing are the GPU's alone
+    bool const fetches = gpu_s > 0 && fetch_s > 0;
+    std::size_t const fetch = fetches ? shared.copy(from_s + waits * owner.hardware_->hop_latency_s, fetch_s) : 0;
+    if (host_s > 0) end = (std::max)(end, shared.run(from_s + waits * to_host, host_s).end_s + waits * to_host);
+    if (gpu_s > 0) {
+      gpu.free_s = (std::max)(gpu.take(time.begin_s + to_gpu, gpu_s).end_s, fetches ? shared.copied(fetch).end_s : 0);
       end = (std::max)(end, gpu.free_s + to_gpu);
     }
-    if (host_s > 0) end = (std::max)(end, host.take(time.begin_s + to_host, host_s).end_s + to_host);
+    if (cached_s > 0) end += waits * missed_layer_s + (1 - waits) * found_layer_s;
     double const back_s = slots_back_s(rows_per_block, a.device == host_device ? used - used_on_host : used_on_host);
-    if (back_s > 0) end = copy.take(end, back_s).end_s;
+    if (back_s > 0) end = shared.copy_now(end, back_s);
     time.end_s = rows_ready_s = end;
     return time;
   }
@@ -235,7 +240,8 @@ struct Estimator::Walk {
       bytes += plan.shards[id].cached ? double(rounded) : 0;
       largest = (std::max)(largest, rounded);
     }
-    double const flow = double(flow_bytes(plan.cache_bytes, largest));
+    if (cached_ < 0) cached_ = cached_bytes();
+    double const flow = double(flow_bytes(plan.cache_bytes, largest, std::size_t(cached_)));
     double const window = (std::max)(double(flow_window_bytes(std::size_t(flow))), double(largest));
     bytes *= 1 - kept(flow);
     ActionTime time{rows_ready_s, rows_ready_s};
@@ -244,11 +250,10 @@ struct Estimator::Walk {
       double const n_windows = std::ceil(bytes / window);
       double const copy_s = owner.hardware_->h2d.seconds(bytes) + n_windows * owner.hardware_->copy_latency_s;
       double const ahead_s = copy_s * flow / bytes;
-      copied_s = copy.take((std::max)(0.0, ahead_end_s - ahead_s), copy_s).end_s;
+      copied_s = shared.copy_now((std::max)(0.0, ahead_end_s - ahead_s), copy_s);
       last_share = 1 / n_windows;
-      double const block = rows_per_block, at_once = plan.expert_tokens > 0 ? (std::min)(double(plan.expert_tokens), block) : block;
       double const used = double(layer.size()) * owner.table_.shards[owner.experts_.ids[layer.begin]].use_probability;
-      compute_s += std::ceil(block / at_once) * windows_s(n_windows, at_once, used);
+      compute_s += windows_s(n_windows, rows_per_block, used);
     }
     time.end_s = (std::max)(gpu.take(time.begin_s, compute_s).end_s, copied_s + last_share * compute_s);
     gpu.free_s = ahead_end_s = rows_ready_s = time.end_s;
@@ -264,8 +269,7 @@ struct Estimator::Walk {
     return sum;
   }
   /// The share of all that may be cached which stays from one block to the next: all of it where nothing has to pass.
-  double kept(double flow) {
-    if (cached_ < 0) cached_ = cached_bytes();
+  double kept(double flow) const {
     if (double(plan.cache_bytes) >= cached_) return 1;
     return (double(plan.cache_bytes) - flow) / cached_;
   }
@@ -273,10 +277,9 @@ struct Estimator::Walk {
 
   double hits() {
     if (hits_ < 0) {
-      std::size_t cached = 0;
-      for (std::uint32_t id : owner.experts_.ids)
-        cached += plan.shards[id].cached ? VramAccount::round_up(owner.table_.shards[id].bytes) : 0;
-      hits_ = expected_hits(plan.cache_bytes, cached);
+      if (cached_ < 0) cached_ = cached_bytes();
+      Shard const& expert = owner.table_.shards[owner.experts_.ids.front()];
+      hits_ = cache_hits(expected_hits(plan.cache_bytes, std::size_t(cached_)), expert.use_probability, rows_per_block);
     }
     return hits_;
   }
@@ -299,10 +302,13 @@ Estimate Estimator::operator()(Schedule const& schedule, ShardPlan const& plan, 
   Walk walk{*this, plan, costs, hop_s(block), (std::min)(plan.chunk_tokens, rows.n), block};
   walk.out.actions.reserve(schedule.size());
   for (Action const& a : schedule) walk.act(a);
+  walk.end_copies();
   Estimate out = std::move(walk.out);
   double const n_blocks = double((rows.n + block - 1) / block);
   for (double* value : {&walk.rows_ready_s, &out.copy_s, &out.gpu_s, &out.host_s, &out.copied_bytes, &out.host_bytes}) *value *= n_blocks;
-  out.bound_s = (std::max)({out.copy_s, out.gpu_s, out.host_s, (out.copied_bytes + out.host_bytes) / hardware_->dram_bytes_per_s});
+  double const memory_s = hardware_->mutual == MutualRates{} ? (out.copied_bytes + out.host_bytes) / hardware_->dram_bytes_per_s
+                                                             : shared_s(hardware_->mutual, out.host_s, out.copy_s);
+  out.bound_s = (std::max)({out.copy_s, out.gpu_s, out.host_s, memory_s});
   out.seconds = (std::max)(walk.rows_ready_s, out.bound_s);
   return out;
 }

@@ -42,6 +42,10 @@ std::size_t ExpertLayers::min_cache_bytes() const {
   return least;
 }
 
+std::size_t ExpertLayers::min_left_bytes(bool whole_layers) const {
+  return whole_layers && !layers.empty() ? (std::max)(min_cache_bytes(), bytes / layers.size() / 4 * 3) : min_cache_bytes();
+}
+
 double expected_hits(std::size_t cache_bytes, std::size_t cached_bytes) {
   return cached_bytes == 0 ? 0 : (std::min)(1.0, double(cache_bytes) / double(cached_bytes));
 }

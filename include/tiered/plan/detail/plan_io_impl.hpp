@@ -151,14 +151,21 @@ inline std::string expert_tokens_text(ShardPlan const& plan) {
   return plan.expert_tokens == 0 ? std::string() : concat(" experts ", plan.expert_tokens);
 }
 
+inline std::string overlap_text(ShardPlan const& plan) {
+  return plan.shared_bytes == 0 ? std::string() : concat(" less ", format_bytes(plan.shared_bytes), " of both");
+}
+inline std::string shared_text(ShardPlan const& plan) {
+  return plan.shared_bytes == 0 ? std::string() : concat(" shared ", plan.shared_bytes);
+}
+
 }  // namespace detail
 
 std::string to_text(ShardPlan const& plan) {
-  std::string out = concat("plan chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan),
-                           "\nbytes vram ", plan.vram_bytes, " resident ", plan.resident_bytes, " state ", plan.state_bytes, " cache ",
-                           plan.cache_bytes, " ring ", plan.ring_bytes, " scratch ", plan.scratch_bytes, " shortfall ",
-                           plan.shortfall_bytes, "\nmisses fetched ", detail::exact(plan.fetched_misses),
-                           plan.deterministic ? " deterministic 1" : "", "\nshards");
+  std::string out =
+      concat("plan chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan), "\nbytes vram ",
+             plan.vram_bytes, " resident ", plan.resident_bytes, " state ", plan.state_bytes, " cache ", plan.cache_bytes, " ring ",
+             plan.ring_bytes, " scratch ", plan.scratch_bytes, " shortfall ", plan.shortfall_bytes, detail::shared_text(plan),
+             "\nmisses fetched ", detail::exact(plan.fetched_misses), plan.deterministic ? " deterministic 1" : "", "\nshards");
   detail::RunLengths shards{out};
   for (Placement const& p : plan.shards) shards.add(concat(name(p.home), ':', detail::exact(p.gpu_rows), p.cached ? ":cached" : ""));
   shards.end();
@@ -184,6 +191,7 @@ ShardPlan parse_plan(std::string_view text) {
   plan.ring_bytes = reader.named<std::size_t>("ring");
   plan.scratch_bytes = reader.named<std::size_t>("scratch");
   plan.shortfall_bytes = reader.named<std::size_t>("shortfall");
+  if (!reader.at_line_end()) plan.shared_bytes = reader.named<std::size_t>("shared");
   reader.expect("misses");
   plan.fetched_misses = reader.named<float>("fetched");
   if (!reader.at_line_end()) plan.deterministic = reader.named<int>("deterministic") != 0;
@@ -233,11 +241,12 @@ std::string summary(TierPlan const& tier) {
   auto bytes = [](char const* what, std::size_t n) { return n == 0 ? std::string() : concat(' ', what, ' ', format_bytes(n)); };
   return concat("up to ", tier.rows.n, tier.rows.n == 1 ? " token" : " tokens", ": vram ", format_bytes(plan.vram_bytes),
                 plan.vram_bytes == 0 ? "" : " =", bytes("weights", plan.resident_bytes), bytes("kv", plan.state_bytes),
-                bytes("ring", plan.ring_bytes), bytes("cache", plan.cache_bytes), bytes("scratch", plan.scratch_bytes), "; shards ",
-                n_resident, " resident ", n_streamed, " streamed ", n_cached, " cached ", n_host, " host; chunk ", plan.chunk_tokens,
-                " block ", plan.block_tokens, detail::expert_tokens_text(plan), "; predicted ", detail::format_seconds(e.seconds),
-                ", bound ", detail::format_seconds(e.bound_s), " (copy ", detail::format_seconds(e.copy_s), ", gpu ",
-                detail::format_seconds(e.gpu_s), ", host ", detail::format_seconds(e.host_s), ")\n");
+                bytes("ring", plan.ring_bytes), bytes("cache", plan.cache_bytes), detail::overlap_text(plan),
+                bytes("scratch", plan.scratch_bytes), "; shards ", n_resident, " resident ", n_streamed, " streamed ", n_cached, " cached ",
+                n_host, " host; chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan), "; predicted ",
+                detail::format_seconds(e.seconds), ", bound ", detail::format_seconds(e.bound_s), " (copy ",
+                detail::format_seconds(e.copy_s), ", gpu ", detail::format_seconds(e.gpu_s), ", host ", detail::format_seconds(e.host_s),
+                ")\n");
 }
 
 std::string to_text(TierPlan const& tier, ShardTable const& table) { return summary(tier) + layer_map(tier.plan, table); }

@@ -41,9 +41,11 @@ std::string verify(ShardPlan const& plan, ShardTable const& table) {
   }
   if (caches) {
     std::size_t const least = ExpertLayers{table.shards}.min_cache_bytes();
-    if (plan.cache_bytes < least)
-      return concat("a cache of ", plan.cache_bytes, " bytes cannot hold the ", least, " bytes of experts that one token may use");
+    std::size_t const own = plan.cache_bytes - (std::min)(plan.cache_bytes, plan.shared_bytes);
+    if (own < least) return concat("a cache of ", own, " bytes cannot hold the ", least, " bytes of experts that one token may use");
   }
+  if (plan.shared_bytes > (std::min)(plan.state_bytes, plan.cache_bytes))
+    return concat(plan.shared_bytes, " bytes are shared by states of ", plan.state_bytes, " and a cache of ", plan.cache_bytes);
   if (plan.chunk_tokens < 1 || plan.block_tokens < plan.chunk_tokens || plan.block_tokens % plan.chunk_tokens != 0) {
     return concat("chunks of ", plan.chunk_tokens, " tokens do not divide blocks of ", plan.block_tokens);
   }
@@ -109,7 +111,8 @@ class ScheduleCheck {
     if (a.rows.begin < 0 || a.rows.end > s.n_rows || a.rows.begin >= a.rows.end) {
       return concat("rows [", a.rows.begin, ", ", a.rows.end, ") are no range of its ", s.n_rows);
     }
-    if (plan_.chunk_tokens != plan_.block_tokens && s.kind != ShardKind::output) return "goes by rows, but the plan cuts its block into chunks";
+    if (plan_.chunk_tokens != plan_.block_tokens && s.kind != ShardKind::output)
+      return "goes by rows, but the plan cuts its block into chunks";
     for (std::int32_t i = s.weights.begin; i < s.weights.end; ++i) {
       Weight const& w = table_.weights[std::size_t(i)];
       std::int32_t const first = w.first_row, end = w.first_row + w.rows;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tiered/plan/account.hpp"
+#include "tiered/plan/expert_flow.hpp"
 #include "tiered/plan/experts.hpp"
 #include "tiered/plan/placement.hpp"
 
@@ -93,10 +94,13 @@ inline void place_experts(PlanRequest const& r, ExpertLayers const& experts, std
   ExpertSums const sums{r, experts};
   if (experts.ids.empty() || sums.gpu_s >= 1e300) return;
   std::size_t const room = (vram.free_bytes() + reserve) / weight_alignment * weight_alignment;
-  double const hits = expected_hits(room, experts.bytes);
+  std::size_t const shared = unused_state_bytes(r, out.state_in_vram);
+  bool const whole_layers = uses_whole_layer(r.shards[experts.ids.front()], r.rows.n);
+  std::size_t const least = shared > 0 ? experts.min_left_bytes(whole_layers) : experts.min_cache_bytes();
+  double const fits = expected_hits(room, experts.bytes), hits = expected_hits(room + shared, experts.bytes);
   double const cached_s = sums.gpu_s + (1 - hits) * sums.copy_s;
-  double const split_s = hits >= 1 ? sums.gpu_s : (std::max)(hits * sums.gpu_s, (1 - hits) * sums.host_s);
-  if (hits < 1 && room >= experts.min_cache_bytes() && cached_s < split_s) {
+  double const split_s = fits >= 1 ? sums.gpu_s : (std::max)(fits * sums.gpu_s, (1 - fits) * sums.host_s);
+  if (fits < 1 && room >= least && cached_s < split_s) {
     out.cache_bytes = room;
     for (std::uint32_t id : experts.ids) out.shards[id] = {homes.take(r.shards[id].bytes), 1, true};
     return;

@@ -5,9 +5,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "tiered/plan/expert_decode.hpp"
 #include "tiered/plan/expert_flow.hpp"
 #include "tiered/plan/placements/order.hpp"
 #include "tiered/plan/placements/seconds_per_byte.hpp"
@@ -23,8 +25,9 @@ enum class FillOrder : std::uint8_t { density, layer, kind };
 
 /// How the experts are spread; the same for every layer, so that no layer is the slow one.
 struct ExpertSplit {
-  double device_share = 0;      ///< of the experts: resident, or cached if cache_bytes > 0
-  std::size_t cache_bytes = 0;  ///< 0: those on the device are resident
+  double device_share = 0;       ///< of the experts: resident, or cached if cache_bytes > 0
+  std::size_t cache_bytes = 0;   ///< 0: those on the device are resident
+  std::size_t shared_bytes = 0;  ///< of these, what states have where contexts are longer than costs are for
   double hits = 1;
   double fetched = 1;  ///< of what misses; the host computes the rest of it
 };
@@ -50,10 +53,15 @@ class SecondsPerByteSolver {
       : r_(r),
         margin_(margin),
         order_(dense_order(r)),
-        experts_(r.shards),
+        own_experts_(r.experts != nullptr ? std::span<Shard const>{} : r.shards),
+        experts_(r.experts != nullptr ? *r.experts : own_experts_),
         sums_(r, experts_),
         first_expert_layer_(r.states.size() + 1, -1),
         in_ring_(order_.size()) {
+    if (!experts_.ids.empty()) {
+      used_by_all_ = use_probability(r.shards[experts_.ids.front()], r.rows.n);
+      whole_layers_ = uses_whole_layer(r.shards[experts_.ids.front()], r.rows.n);
+    }
     for (std::size_t l = 0; l < experts_.layers.size(); ++l) {
       ExpertLayer const& layer = experts_.layers[l];
       PassCost sum;
@@ -70,7 +78,7 @@ class SecondsPerByteSolver {
     Draft best = on_host();
     if (nothing_fits(r_)) return materialise(best);
     for (FillOrder const order : {FillOrder::density, FillOrder::layer, FillOrder::kind}) {
-      for (std::size_t const reserve : {std::size_t{0}, experts_.min_cache_bytes()}) {
+      for (std::size_t const reserve : reserves()) {
         draft_variants(order, reserve, best);
         if (experts_.ids.empty()) break;
       }
@@ -95,8 +103,16 @@ class SecondsPerByteSolver {
   Draft on_host() const {
     Draft d = blank();
     VramAccount none{r_};
-    d.seconds = walk(d, none, false);
+    d.seconds = walk(d, none, never);
     return d;
+  }
+
+  /// What is kept from dense weights for experts: nothing, the least cache, and the least that shares its room with states.
+  std::vector<std::size_t> reserves() const {
+    std::vector<std::size_t> out{0, experts_.min_cache_bytes()};
+    std::size_t const left = experts_.min_left_bytes(whole_layers());
+    if (left > out.back() && unused_state_bytes(r_, std::vector<float>(r_.states.size(), 1.f)) > 0) out.push_back(left);
+    return out;
   }
 
   void draft_variants(FillOrder order, std::size_t reserve, Draft& best) const {
@@ -104,6 +120,10 @@ class SecondsPerByteSolver {
     if (!vram.try_bytes(reserve)) return;
     Draft d = blank();
     fill(d, vram, order);
+    if (std::ranges::any_of(
+            drafted_, [&](Filled const& f) { return f.reserve == reserve && f.dense == d.dense && f.state_in_vram == d.state_in_vram; }))
+      return;  // as another order did
+    drafted_.push_back({reserve, d.dense, d.state_in_vram});
     for (bool const streams : {false, true}) {
       if (streams && r_.ring_bytes == 0) continue;
       // What is streamed depends on how long the experts keep the host busy, and what they get on what streaming leaves.
@@ -112,18 +132,37 @@ class SecondsPerByteSolver {
         Draft variant = d;
         VramAccount left = vram;
         if (streams) {
-          variant.experts = split(left.free_bytes() + reserve, aim);
-          walk(variant, left, true);
+          variant.experts = split(variant, left.free_bytes() + reserve, aim);
+          walk(variant, left, margin_, r_.mutual);
         }
-        variant.experts = split(left.free_bytes() + reserve, aim);
-        variant.seconds = walk(variant, left, false);
+        variant.experts = split(variant, left.free_bytes() + reserve, aim);
+        variant.seconds = walk(variant, left, never);
         double const clear = best.experts.fetched < 1 ? 0.95 : 1;
         if (variant.seconds < clear * best.seconds) best = std::move(variant);
         if (experts_.ids.empty()) break;
       }
     }
+    if (experts_.ids.empty() && r_.ring_bytes > 0 && r_.mutual != MutualRates{}) stream_less(d, vram, best);
   }
 
+  /// Rows wait for a copy while the host is idle, so what is streamed only because it ends a little sooner makes all that follows later:
+  /// without experts, whose products fill such gaps, a shard must be clearly faster streamed, that is, be nearly there already.
+  void stream_less(Draft const& filled, VramAccount const& vram, Draft& best) const {
+    MutualRates const alone;
+    for (auto const& [margin, rates] : {std::pair{1.5, r_.mutual}, {3.0, r_.mutual}, {1.0, alone}, {2.0, alone}}) {
+      Draft variant = filled;
+      VramAccount left = vram;
+      walk(variant, left, margin * margin_, rates);
+      variant.seconds = walk(variant, left, never);
+      if (variant.seconds < best.seconds) best = std::move(variant);
+    }
+  }
+
+  struct Filled {
+    std::size_t reserve = 0;
+    std::vector<Where> dense;
+    std::vector<float> state_in_vram;
+  };
   struct Item {
     double seconds_per_byte = 0;
     std::size_t index = 0;  ///< into order_
@@ -179,47 +218,56 @@ class SecondsPerByteSolver {
 
   static constexpr double shared_misses = -1;
 
-  /// Experts for `room` bytes. `aim` 1: fetching what misses takes as long as the host's share; more: more is fetched; 0: nothing.
-  /// shared_misses: any expert may be in the cache, and of those that are not there link and host take as much as they can meanwhile.
-  ExpertSplit split(std::size_t room, double aim) const {
+  /// Experts for `room` bytes, and for a cache besides what the states do not use. `aim` 1: fetching what misses takes as long as the
+  /// host's share; more: more is fetched; 0: nothing. shared_misses: any expert may be in the cache, and of those that are not there link
+  /// and host take as much as they can meanwhile.
+  ExpertSplit split(Draft const& d, std::size_t room, double aim) const {
     room = room / weight_alignment * weight_alignment;
     if (experts_.ids.empty() || !std::isfinite(sums_.gpu_s)) return {};
     double const fits = double(room) / double(experts_.bytes);
-    if (fits >= 1) return {1, 0, 1};
+    if (fits >= 1) return {1, 0, 0, 1};
+    if (room < experts_.min_cache_bytes()) return {fits, 0, 0, 1};
+    std::size_t const shared = unused_state_bytes(r_, d.state_in_vram), cache = room + shared;
+    if (shared > 0 && room < experts_.min_left_bytes(whole_layers())) return {fits, 0, 0, 1};
+    double const cached = (std::min)(1.0, double(cache) / double(experts_.bytes));
     if (aim == shared_misses) {
-      if (room < experts_.min_cache_bytes() || !std::isfinite(sums_.host_s) || sums_.host_s + sums_.copy_s <= 0) return {fits, 0, 1};
-      if (whole_layers() || r_.deterministic) return {1, room, fits, 1};
-      return {1, room, fits, sums_.host_s / (sums_.host_s + sums_.copy_s)};
+      if (!std::isfinite(sums_.host_s) || sums_.host_s + sums_.copy_s <= 0) return {fits, 0, 0, 1};
+      if (whole_layers() || r_.deterministic) return {1, cache, shared, cached, 1};
+      double const host_s = sums_.host_s / r_.mutual.host_share, copy_s = sums_.copy_s / r_.mutual.h2d_share;
+      return {1, cache, shared, cached, host_s / (host_s + copy_s)};
     }
-    double balanced = fits;
-    if (aim > 0 && room >= experts_.min_cache_bytes()) {
-      double const both = sums_.host_s + sums_.copy_s;
-      balanced = std::isfinite(sums_.host_s) ? fits + aim * sums_.host_s * (1 - fits) / both : 1;
-      balanced = (std::min)(balanced, 1.0);
-    }
-    if (balanced <= fits) return {fits, 0, 1};
-    return {balanced, room, fits / balanced};
+    double const both = sums_.host_s + sums_.copy_s;
+    double const balanced = aim == 0 ? fits : std::isfinite(sums_.host_s) ? cached + aim * sums_.host_s * (1 - cached) / both : 1;
+    if (balanced <= fits) return {fits, 0, 0, 1};
+    return {(std::min)(balanced, 1.0), cache, shared, cached / (std::min)(balanced, 1.0)};
   }
 
-  /// Seconds of a pass. With `decide`, shards on the host are made streamed where that ends them sooner, and their states are
-  /// moved to VRAM where there is room.
-  double walk(Draft& d, VramAccount& vram, bool decide) const {
+  /// Seconds of a pass. With a margin, shards on the host are made streamed where that ends them sooner by this factor, and their states
+  /// are moved to VRAM where there is room.
+  static constexpr double never = HUGE_VAL;
+  double walk(Draft& d, VramAccount& vram, double margin, MutualRates beside = {}) const {
     Clocks clocks;
+    bool const decide = margin != never;
+    clocks.beside = beside;
+    double const in_cache = found_in_cache(d.experts);
     for (std::size_t i = 0; i < order_.size(); ++i) {
-      if (decide && d.dense[i] == Where::host) choose(d, vram, clocks, i);
+      if (decide && d.dense[i] == Where::host) choose(d, vram, clocks, i, margin);
       clocks = after(d, clocks, i);
-      if (dense(i).kind == ShardKind::router) run_experts(d, clocks, i);
+      if (dense(i).kind == ShardKind::router) run_experts(d, clocks, i, in_cache);
     }
-    return clocks.rows_s;
+    if (r_.mutual == MutualRates{}) return clocks.rows_s;
+    return (std::max)(clocks.rows_s, shared_s(r_.mutual, clocks.host_busy_s, clocks.link_busy_s));
   }
 
   struct Clocks {
     double rows_s = 0, link_s = 0, experts_s = 0;  ///< experts_s: end of the last layer's
     bool on_device = false;
+    double host_busy_s = 0, link_busy_s = 0;                  ///< with dense shards, alone
+    MutualRates beside;                                       ///< decisions may be for both lanes being busy all the time
     std::size_t ring_begin = 0, ring_end = 0, ring_used = 0;  ///< a range of in_ring_
   };
 
-  void choose(Draft& d, VramAccount& vram, Clocks const& clocks, std::size_t i) const {
+  void choose(Draft& d, VramAccount& vram, Clocks const& clocks, std::size_t i, double margin) const {
     if (!std::isfinite(cost(i).gpu_s)) return;
     double const host_s = after(d, clocks, i).rows_s + (clocks.on_device ? r_.hop_s : 0);
     bool moves_state = false;
@@ -230,7 +278,7 @@ class SecondsPerByteSolver {
     d.dense[i] = Where::streamed;
     if (moves_state) d.state_in_vram[layer(i)] = 1;
     double const device_s = after(d, clocks, i).rows_s + (clocks.on_device ? 0 : r_.hop_s);
-    if (margin_ * (device_s - clocks.rows_s) < host_s - clocks.rows_s) {
+    if (margin * (device_s - clocks.rows_s) < host_s - clocks.rows_s) {
       if (moves_state) vram = trial;
       return;
     }
@@ -246,7 +294,8 @@ class SecondsPerByteSolver {
     if (d.dense[i] == Where::streamed) {
       stream(c, i);
     } else {
-      c.rows_s += on_device ? cost(i).gpu_s : cost(i).host_s;
+      c.rows_s += on_device ? cost(i).gpu_s : cost(i).host_s / c.beside.host_share;
+      c.host_busy_s += on_device ? 0 : cost(i).host_s;
     }
     if (with_state(i)) {
       double const in_vram = attended_in_vram(double(d.state_in_vram[layer(i)]), r_.states_used, r_.states[layer(i)].window);
@@ -264,7 +313,8 @@ class SecondsPerByteSolver {
       c.link_s = (std::max)(c.link_s, in_ring_[c.ring_begin].second);
       c.ring_used -= in_ring_[c.ring_begin].first;
     }
-    c.link_s += cost(i).copy_s;
+    c.link_s += cost(i).copy_s / c.beside.h2d_share;
+    c.link_busy_s += cost(i).copy_s;
     if (whole) {
       c.rows_s = (std::max)(c.rows_s, c.link_s) + cost(i).gpu_s;
     } else {
@@ -275,7 +325,7 @@ class SecondsPerByteSolver {
     c.ring_used += needed;
   }
 
-  void run_experts(Draft const& d, Clocks& c, std::size_t i) const {
+  void run_experts(Draft const& d, Clocks& c, std::size_t i, double in_cache) const {
     int const found = layer(i) < first_expert_layer_.size() ? first_expert_layer_[layer(i)] : -1;
     if (found < 0) return;
     PassCost const& sum = layer_sums_[std::size_t(found)];
@@ -283,33 +333,38 @@ class SecondsPerByteSolver {
     double const begin = c.rows_s;
     double end = begin;
     if (split.device_share >= 1 && split.hits < 1 && c.on_device && whole_layers()) return run_ahead(split, sum, c, std::size_t(found));
-    if (split.device_share > 0) {
-      end = begin + split.device_share * sum.gpu_s + (c.on_device ? 0 : 2 * r_.hop_s);
-      if (split.hits < 1) {
-        c.link_s = (std::max)(c.link_s, begin) + split.device_share * (1 - split.hits) * split.fetched * sum.copy_s;
-        end = (std::max)(end, c.link_s);
-      }
-      if (split.fetched < 1) {
-        double const host_s = split.device_share * (1 - split.hits) * (1 - split.fetched) * sum.host_s;
-        end = (std::max)(end, begin + host_s + (c.on_device ? 2 * r_.hop_s : 0));
-      }
-    }
-    if (split.device_share < 1) end = (std::max)(end, begin + (1 - split.device_share) * sum.host_s + (c.on_device ? 2 * r_.hop_s : 0));
-    double const away = c.on_device ? 1 - split.device_share * (1 - (1 - split.hits) * (1 - split.fetched)) : split.device_share;
-    c.rows_s = end + slots_back_s(r_.rows.n, away * n_used(std::size_t(found)));
+    // As in the estimate: layers that wait for nothing are the device's alone, and what misses comes in the others.
+    double const missed = split.device_share * (1 - in_cache), on_host = 1 - split.device_share;
+    double const used = n_used(std::size_t(found)), gpu_s = split.device_share * sum.gpu_s;
+    double const waits = c.on_device ? layers_with_misses((missed + on_host) * n_used_by_all(std::size_t(found)), used) : 1;
+    double const from = begin + (1 - waits) * gpu_s, hops_s = c.on_device ? 2 * waits * r_.hop_s : 0;
+    double host_s = (missed * (1 - split.fetched) + on_host) * sum.host_s, copy_s = missed * split.fetched * sum.copy_s;
+    if (host_s > 0 && copy_s > 0) host_s /= r_.mutual.host_share, copy_s /= r_.mutual.h2d_share;
+    if (split.device_share > 0) end = begin + gpu_s + (c.on_device ? 0 : 2 * r_.hop_s);
+    if (missed > 0) end = (std::max)(end, c.link_s = (std::max)(c.link_s, from) + copy_s);
+    if (host_s > 0) end = (std::max)(end, from + host_s + hops_s);
+    if (split.cache_bytes > 0) end += waits * missed_layer_s + (1 - waits) * found_layer_s;
+    double const away = c.on_device ? missed * (1 - split.fetched) + on_host : split.device_share;
+    c.rows_s = end + slots_back_s(r_.rows.n, away * used);
   }
 
-  bool whole_layers() const { return !experts_.ids.empty() && uses_whole_layer(r_.shards[experts_.ids.front()], r_.rows.n); }
-  /// Experts that a row uses of a layer.
+  bool whole_layers() const { return whole_layers_; }
+  /// Experts that a row uses of a layer, and that all rows do.
   double n_used(std::size_t found) const {
     ExpertLayer const& l = experts_.layers[found];
     return double(l.size()) * r_.shards[experts_.ids[l.begin]].use_probability;
+  }
+  double n_used_by_all(std::size_t found) const { return double(experts_.layers[found].size()) * used_by_all_; }
+  /// Of what may be in the cache.
+  double found_in_cache(ExpertSplit const& split) const {
+    if (split.cache_bytes == 0) return split.hits;
+    return cache_hits(split.hits, r_.shards[experts_.ids.front()].use_probability, r_.rows.n);
   }
   /// All experts cross ahead of the router, as far ahead as the flow has room: see plan/expert_flow.hpp.
   void run_ahead(ExpertSplit const& split, PassCost const& sum, Clocks& c, std::size_t found) const {
     ExpertLayer const& l = experts_.layers[found];
     std::size_t const largest = VramAccount::round_up(r_.shards[experts_.ids[l.begin]].bytes);
-    double const flow = double(flow_bytes(split.cache_bytes, largest));
+    double const flow = double(flow_bytes(split.cache_bytes, largest, experts_.bytes));
     double const missing = 1 - (double(split.cache_bytes) - flow) / double(experts_.bytes);
     double const copy_s = missing * sum.copy_s, ahead_s = copy_s * flow / (missing * double(l.size() * largest));
     c.link_s = (std::max)(c.link_s, c.experts_s - ahead_s) + copy_s;
@@ -331,7 +386,7 @@ class SecondsPerByteSolver {
   }
 
   void place(ExpertSplit const& split, HostHomes& homes, Placements& out) const {
-    out.cache_bytes = split.cache_bytes;
+    out.cache_bytes = split.cache_bytes - split.shared_bytes;
     out.fetched_misses = float(split.fetched);
     std::size_t left = std::size_t(split.device_share * double(experts_.bytes));
     for (std::size_t k = 0, seen = 1; seen > 0; ++k) {
@@ -353,10 +408,14 @@ class SecondsPerByteSolver {
   PlanRequest const& r_;
   double margin_;
   std::vector<std::uint32_t> order_;
-  ExpertLayers experts_;
+  ExpertLayers own_experts_;
+  ExpertLayers const& experts_;
+  double used_by_all_ = 0;     ///< an expert, by any row
+  bool whole_layers_ = false;  ///< see uses_whole_layer()
   ExpertSums sums_;
-  std::vector<PassCost> layer_sums_;                             ///< by ExpertLayers::layers
-  std::vector<int> first_expert_layer_;                          ///< layer -> index there, -1: none
+  std::vector<PassCost> layer_sums_;     ///< by ExpertLayers::layers
+  std::vector<int> first_expert_layer_;  ///< layer -> index there, -1: none
+  mutable std::vector<Filled> drafted_;
   mutable std::vector<std::pair<std::size_t, double>> in_ring_;  ///< bytes and end of use of what was streamed, in order
 };
 

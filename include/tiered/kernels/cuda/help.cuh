@@ -1,0 +1,214 @@
+/// Asks the host for the experts that are not there, within a step that was enqueued as a whole: see HelpArgs. [device-visible]
+///
+/// One block does it all where nothing is missing: a microsecond or two. Where something is, it asks and adds, and other blocks copy what
+/// the host lists straight out of its memory: no copy engine, whose hand-overs cost more than the waiting. All blocks run at once, since
+/// the kernels before have ended, and only the first waits for the host; so none holds up another.
+#pragma once
+
+#include <cstdint>
+
+#include "tiered/kernels/args.hpp"
+#include "tiered/kernels/cuda/launch.cuh"
+
+namespace tiered::cuda {
+namespace detail {
+
+inline constexpr int help_threads = 512;
+inline constexpr int help_copiers = 48;        ///< blocks that copy: with four loads of each thread more than a link's latency takes in
+inline constexpr int help_small_bytes = 4096;  ///< parts up to so many bytes are the first block's
+
+__device__ __forceinline__ std::uint64_t load_system(std::uint64_t const* from) {
+  std::uint64_t v;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(__cvta_generic_to_global(from)) : "memory");
+  return v;
+}
+__device__ __forceinline__ std::uint64_t load_device(std::uint64_t const* from) {
+  std::uint64_t v;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(__cvta_generic_to_global(from)) : "memory");
+  return v;
+}
+__device__ __forceinline__ std::uint32_t load_system(std::uint32_t const* from) {
+  std::uint32_t v;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(__cvta_generic_to_global(from)) : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_system(std::uint64_t* to, std::uint64_t v) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(v) : "memory");
+}
+__device__ __forceinline__ void store_device(std::uint64_t* to, std::uint64_t v) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(v) : "memory");
+}
+
+__device__ __forceinline__ std::uint64_t now_ns() {
+  std::uint64_t v;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(v));
+  return v;
+}
+
+/// False where the host has given up. One thread.
+__device__ inline bool wait_for_host(HelpMail const* mail, std::uint64_t const* number, std::uint64_t wanted) {
+  while (load_system(number) < wanted) {
+    if (load_system(&mail->given_up) != 0) return false;
+  }
+  return true;
+}
+
+/// `n_copiers` blocks share the bytes; this is the copier-th.
+template <class T>
+__device__ __forceinline__ void copy_part(TransferArgs::Part const& part, int copier, int n_copiers) {
+  constexpr int at_once = 4;
+  int const n = part.bytes / int(sizeof(T)), stride = n_copiers * help_threads;
+  T const* const from = static_cast<T const*>(part.from);
+  T* const to = static_cast<T*>(part.to);
+  int i = copier * help_threads + int(threadIdx.x);
+  for (; i + (at_once - 1) * stride < n; i += at_once * stride) {
+    T v[at_once];
+#pragma unroll
+    for (int j = 0; j < at_once; ++j) v[j] = from[i + j * stride];
+#pragma unroll
+    for (int j = 0; j < at_once; ++j) to[i + j * stride] = v[j];
+  }
+  for (; i < n; i += stride) to[i] = from[i];
+}
+
+/// A warp for each small part, so that none waits for another's way through the link. The whole block.
+__device__ __forceinline__ void copy_small_parts(TransferArgs::Part const* parts, int n_parts) {
+  for (int p = int(threadIdx.x) / warp_size; p < n_parts; p += help_threads / warp_size) {
+    TransferArgs::Part const part = parts[p];
+    if (part.bytes > help_small_bytes) continue;
+    auto const* const from = static_cast<std::uint32_t const*>(part.from);
+    auto* const to = static_cast<std::uint32_t*>(part.to);
+    for (int i = int(threadIdx.x) % warp_size; i < part.bytes / 4; i += warp_size) to[i] = from[i];
+  }
+}
+
+/// Parts of the list that are small, or those that are not. The whole block.
+__device__ inline void copy_parts(HelpMail const* mail, bool small, int copier, int n_copiers) {
+  __shared__ TransferArgs::Part parts[HelpMail::max_parts];
+  int const n_parts = min(mail->n_parts, HelpMail::max_parts);
+  __syncthreads();
+  for (int p = int(threadIdx.x); p < n_parts; p += help_threads) parts[p] = mail->parts[p];
+  __syncthreads();
+  if (small) return copy_small_parts(parts, n_parts);
+  for (int p = 0; p < n_parts; ++p) {
+    TransferArgs::Part const part = parts[p];
+    if (part.bytes <= help_small_bytes) continue;
+    std::uintptr_t const bits = reinterpret_cast<std::uintptr_t>(part.from) | reinterpret_cast<std::uintptr_t>(part.to);
+    (bits | std::uintptr_t(part.bytes)) % 16 == 0 ? copy_part<uint4>(part, copier, n_copiers)
+                                                  : copy_part<std::uint32_t>(part, copier, n_copiers);
+  }
+}
+
+/// The row as experts take it, ids and weights, to the host; then the request.
+__device__ inline void ask_host(HelpArgs const& a, std::uint64_t number) {
+  __shared__ float scratch[max_warps];
+  int const thread = int(threadIdx.x);
+  bool const norm = a.row.eps >= 0;
+  float factor = 1;
+  if (norm) {
+    float squares = 0;
+    for (int i = thread; i < a.dim; i += help_threads) squares += a.row.x[i] * a.row.x[i];
+    factor = rsqrtf(block_sum(squares, scratch) / float(a.dim) + a.row.eps);
+  }
+  for (int i = thread; i < a.dim; i += help_threads) {
+    float const v = norm ? a.row.x[i] * factor * (a.row.weight != nullptr ? a.row.weight[i] : 1.0f) : a.row.x[i];
+    a.host_row[i] = v;
+    a.row.y[i] = v;
+  }
+  if (thread < a.n_used) {
+    a.host_ids[thread] = a.ids[thread];
+    a.host_weights[thread] = a.weights[thread];
+  }
+  __threadfence_system();
+  __syncthreads();
+  if (thread != 0) return;
+  a.mail->layer = a.layer;
+  store_system(&a.mail->request, number);
+}
+
+/// Four elements a thread at once: the host's come over the link, and each turn of the loop waits for them.
+__device__ inline void add_sums(HelpArgs const& a, bool adds) {
+  auto const add_one = [&](int i) {
+    float const here = a.hidden[i] + a.sum[i];
+    a.hidden[i] = adds ? here + a.host_sum[i] : here;
+    a.sum[i] = 0;
+  };
+  int done = 0;
+  if (((reinterpret_cast<std::uintptr_t>(a.hidden) | reinterpret_cast<std::uintptr_t>(a.sum) |
+        reinterpret_cast<std::uintptr_t>(a.host_sum)) &
+       15) == 0) {
+    done = a.dim / 4 * 4;
+    for (int i = int(threadIdx.x) * 4; i < done; i += help_threads * 4) {
+      float4 const theirs = adds ? *reinterpret_cast<float4 const*>(a.host_sum + i) : make_float4(0, 0, 0, 0);
+      float4 h = *reinterpret_cast<float4 const*>(a.hidden + i);
+      float4 const s = *reinterpret_cast<float4 const*>(a.sum + i);
+      h = make_float4(h.x + s.x, h.y + s.y, h.z + s.z, h.w + s.w);
+      if (adds) h = make_float4(h.x + theirs.x, h.y + theirs.y, h.z + theirs.z, h.w + theirs.w);
+      *reinterpret_cast<float4*>(a.hidden + i) = h;
+      *reinterpret_cast<float4*>(a.sum + i) = make_float4(0, 0, 0, 0);
+    }
+  }
+  for (int i = done + int(threadIdx.x); i < a.dim; i += help_threads) add_one(i);
+}
+
+__global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ HelpArgs const a) {
+  __shared__ int is_decided, is_answered;
+  int const thread = int(threadIdx.x);
+  wait_for_previous();
+  let_next_start();
+  if (a.n_used == 0) {
+    if (thread == 0 && blockIdx.x == 0) a.log->begin_ns = now_ns();
+    return;
+  }
+  int const id = thread < a.n_used ? a.ids[thread] : -1;
+  bool const absent = id >= 0 && id < a.n_experts && a.experts[id].gate == nullptr;
+  bool const missing = __syncthreads_or(absent) != 0;
+  std::uint64_t const number = a.state->step * 1024 + std::uint64_t(a.layer) + 1;
+  if (blockIdx.x != 0) {
+    if (!missing) return;
+    if (thread == 0) {
+      while (load_device(&a.state->decided) < number) {
+      }
+    }
+    __syncthreads();
+    return copy_parts(a.mail, false, int(blockIdx.x) - 1, int(gridDim.x) - 1);
+  }
+  if (thread < a.n_used) {
+    a.log->ids[thread] = id;
+    a.fetched_ids[thread] = -1;
+  }
+  if (thread == 0) {
+    a.log->begin_ns = now_ns();
+    a.log->asked_ns = 0;
+  }
+  bool adds = false;
+  if (missing) {
+    ask_host(a, number);
+    if (thread == 0) {
+      a.log->asked_ns = now_ns();
+      is_decided = wait_for_host(a.mail, &a.mail->decided, number);
+      a.log->decided_ns = now_ns();
+      store_device(&a.state->decided, number);
+    }
+    __syncthreads();
+    if (is_decided) copy_parts(a.mail, true, 0, 1);
+    if (thread == 0) {
+      is_answered = is_decided && wait_for_host(a.mail, &a.mail->answered, number);
+      a.log->answered_ns = now_ns();
+    }
+    __syncthreads();
+    adds = is_answered && a.mail->has_sum != 0;
+  }
+  add_sums(a, adds);
+  if (thread == 0) a.log->end_ns = now_ns();
+}
+
+}  // namespace detail
+
+inline int help(HelpArgs const& a, Queue queue) {
+  if (a.n_used > HelpLog::max_used) return int(cudaErrorInvalidValue);
+  int const blocks = a.copies ? 1 + detail::help_copiers : 1;
+  return launch_kernel(detail::help_kernel, unsigned(blocks), detail::help_threads, 0, native(queue), a);
+}
+
+}  // namespace tiered::cuda

@@ -1,0 +1,82 @@
+/// Defines how an Executor moves what is no weight between its devices: for one source file of a program.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "tiered/pipeline/executor.hpp"
+
+namespace tiered {
+
+/// Few bytes are moved by a kernel of the device, in the queue of what needs them or made them: handing over to a copy engine and back
+/// takes some 25 us, the kernel some 3. From 256 KiB on the engine is as fast.
+bool Executor::kernel_moves(std::size_t bytes) const {
+  constexpr std::size_t most_bytes = std::size_t{256} << 10;
+  return p_.device_maps_host && p_.device.kernels().transfer != nullptr && bytes <= most_bytes && bytes % sizeof(float) == 0;
+}
+
+void Executor::move_by_kernel(std::byte* dst, std::byte const* src, std::size_t bytes) {
+  TransferArgs args;
+  args.parts[0] = {src, dst, std::int32_t(bytes)};
+  args.n_parts = 1;
+  tiered::launch(p_.device.kernels().transfer, args, p_.device.queue());
+}
+
+/// Activations from where they are on one side to where they are on the other, once `ready`; that side waits for them.
+void Executor::cross(bool to_device, std::size_t offset, std::size_t bytes, Ticket ready) {
+  std::byte *const dst = buffer<std::byte>(to_device, offset), *const src = buffer<std::byte>(!to_device, offset);
+  Side const& to = to_device ? p_.device : p_.host;
+  if (kernel_moves(bytes)) {
+    if (to_device && ready.value != 0) p_.device.wait_for(ready);
+    move_by_kernel(dst, src, bytes);
+    if (!to_device) p_.host.wait_for(p_.device.record());
+  } else {
+    to.wait_for(kv_copy().submit({dst, src, bytes}, ready));
+  }
+}
+
+/// One piece of the same bytes for each step of a plan.
+void Executor::upload_inputs() { cross(true, image_->activations.inputs, image_->activations.inputs_bytes, {}); }
+
+void Executor::do_hop(Action const& a) {
+  bool const to_device = a.device != host_device;
+  if (to_device == on_device()) return;
+  std::size_t const bytes = rows_.size() * std::size_t(p_.config->dim) * sizeof(float);
+  bool const by_kernel = kernel_moves(bytes);
+  Ticket const ready = to_device || !by_kernel ? side_->record() : Ticket{};
+  // What a kernel of the device moves begins when the device gets to it.
+  Ticket const before = by_kernel && p_.trace != nullptr ? p_.device.record() : kv_copy().last();
+  cross(to_device, image_->activations.hidden, bytes, ready);
+  side_ = to_device ? &p_.device : &p_.host;
+  if (p_.trace != nullptr)
+    trace(a, by_kernel ? TraceLane::device : TraceLane::copy, before, by_kernel ? p_.device.record() : kv_copy().last());
+}
+
+void Executor::download_logits(std::int32_t first, std::int32_t n) {
+  std::size_t const vocab = std::size_t(p_.config->vocab_size);
+  std::size_t const n_floats = std::size_t(n) * vocab, at = image_->activations.logits;
+  // By way of the host's own buffer, which a device may copy to at full rate.
+  CopyLane& lane = kv_copy();
+  lane.wait(lane.submit({buffer<std::byte>(false, at), buffer<std::byte>(true, at), n_floats * sizeof(float)}, p_.device.record()));
+  std::memcpy(logits_out_ + std::size_t(first) * vocab, buffer<float>(false, at), n_floats * sizeof(float));
+}
+
+/// A vector of the running shard to where the step keeps it: out of the ring where the device waits for that piece anyway, or soon, and
+/// has little to do until then; else from the host. Never by the lane of weights, where later pieces may be under way already.
+void Executor::copy_vector(Weight const& w, std::byte* dst) {
+  std::int32_t const end = n_rows_ <= attention_few_rows ? shard(w.shard).n_rows : reached_;
+  auto const it = std::ranges::find_if(pieces_, [&](Piece const& p) {
+    return p.shard == w.shard && p.rows.begin <= w.first_row && w.first_row < std::min(p.rows.end, end);
+  });
+  if (it != pieces_.end() && kernel_moves(w.bytes())) {
+    p_.device.wait_for(ring_.consumer_wait(it->handle));
+    move_by_kernel(dst, it->data + (w.offset - it->origin), w.bytes());
+    static_cast<void>(p_.device.record());  // kernels read weights while the kernel before them still runs: not one that writes these
+    return;
+  }
+  p_.device.wait_for(kv_copy().submit({dst, w.data, w.bytes()}, p_.device.record()));
+}
+
+}  // namespace tiered

@@ -1,0 +1,276 @@
+/// Defines the part of FewRouted for steps that are enqueued as a whole: for one source file of a program.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+#include "tiered/core/error.hpp"
+#include "tiered/pipeline/few_routed.hpp"
+
+namespace tiered {
+
+bool FewRouted::can_help(std::int32_t layer) const {
+  KernelTable const& k = env_->device.kernels();
+  LayerConfig const& config = env_->config->layers[std::size_t(layer)];
+  if (config.feed_forward != FeedForwardKind::experts || layer >= 1023) return false;
+  ShardId const first = addresses_.first_expert(layer);
+  return env_->device_maps_host && env_->device_reads_host_weights && env_->host.queue_now().native != nullptr &&
+         !env_->plan->deterministic && k.help != nullptr && k.transfer != nullptr && k.routed_experts != nullptr &&
+         type_of(first, 0) == type_of(first, 1) && config.experts.n_experts_used <= HelpLog::max_used &&
+         k.fuses(type_of(first, 0), 1, env_->config->dim) && k.fuses(type_of(first, 2), 1, config.hidden_dim);
+}
+
+void FewRouted::open_mail() {
+  helped_.resize(env_->config->layers.size());
+  for (Helped& h : helped_) h.served = 0;
+  served_ = 0;
+  new (&mail()) HelpMail;
+  std::fill_n(host_at<float>(env_->layout->help_zeros), env_->config->dim, 0.0f);
+  has_mail_ = true;
+}
+
+// ---- what is enqueued
+
+void FewRouted::enqueue_step() {
+  ActivationLayout const& l = *env_->layout;
+  TransferArgs args;
+  args.parts[0] = {&mail().step, &reinterpret_cast<HelpState*>(env_->device_base + l.help)->step, std::int32_t(sizeof(std::uint64_t))};
+  args.parts[1] = {host_at<float>(l.help_zeros), env_->device_base + l.help_sum, env_->config->dim * std::int32_t(sizeof(float))};
+  args.n_parts = 2;
+  tiered::launch(env_->device.kernels().transfer, args, env_->device.queue());
+  if (env_->trace == nullptr) return;
+  HelpArgs stamp;
+  stamp.log = &log(std::int32_t(env_->config->layers.size()));
+  tiered::launch(env_->device.kernels().help, stamp, env_->device.queue());
+}
+
+void FewRouted::enqueue(RoutedRows const& rows, ShardId first_expert) {
+  Helped& h = helped_[std::size_t(rows.layer)];
+  h = {rows, first_expert, h.served};
+  rows_ = &h.rows;
+  first_expert_ = first_expert;
+  launch_helped(h.rows);
+  ActivationLayout const& l = *env_->layout;
+  bool const normed = rows.norm.x == nullptr;
+  HelpArgs help;
+  help.mail = &mail();
+  help.state = reinterpret_cast<HelpState*>(env_->device_base + l.help);
+  help.experts = addresses_.of_layer(rows.layer);
+  help.ids = rows.ids;
+  help.weights = rows.weights;
+  help.row = normed ? RmsNormArgs{rows.x, nullptr, nullptr, 1, env_->config->dim, -1.0f} : rows.norm;
+  help.row.y = reinterpret_cast<float*>(env_->device_base + l.expert_x);
+  help.sum = reinterpret_cast<float*>(env_->device_base + l.help_sum);
+  help.hidden = rows.hidden;
+  help.fetched_ids = list_at(env_->device_base, 0).ids;
+  help.host_ids = host_at<std::int32_t>(l.expert_ids);
+  help.host_weights = host_at<float>(l.expert_weights);
+  help.host_row = host_at<float>(l.expert_x);
+  help.host_sum = host_at<float>(l.expert_sum);
+  help.log = &log(rows.layer);
+  help.n_used = n_used();
+  help.n_experts = rows.config->experts.n_experts;
+  help.dim = env_->config->dim;
+  help.layer = rows.layer;
+  help.copies = env_->plan->fetched_misses > 0;
+  tiered::launch(env_->device.kernels().help, help, env_->device.queue());
+  if (!help.copies) return;
+  List const there = list_at(env_->device_base, 0);
+  RoutedExpertsArgs fetched = launch_args(there.ids, there.weights, there.groups, n_used());
+  fetched.experts.x = help.row.y;
+  tiered::launch(env_->device.kernels().routed_experts, fetched, env_->device.queue());
+}
+
+/// The experts that are in VRAM. Their sum stands beside the hidden row, of which the host may need what it was before.
+void FewRouted::launch_helped(RoutedRows const& rows) {
+  RoutedExpertsArgs args = launch_args(rows.ids, rows.weights, addresses_.of_layer(rows.layer), rows.config->experts.n_experts);
+  args.sum = reinterpret_cast<float*>(env_->device_base + env_->layout->help_sum);
+  args.route = rows.route;
+  if (rows.norm.x != nullptr) {
+    args.experts.x = rows.norm.x;
+    args.norm = true;
+    args.norm_weight = rows.norm.weight;
+    args.eps = rows.norm.eps;
+  }
+  tiered::launch(env_->device.kernels().routed_experts, args, env_->device.queue());
+}
+
+// ---- a step
+
+void FewRouted::begin_step(std::uint64_t step) {
+  step_ = step;
+  if (addresses_.refresh()) forget_coming();
+  note_arrivals();
+  std::vector<TransferArgs::Part>& parts = addresses_.changes();
+  for (std::size_t begin = 0; begin < parts.size(); begin += TransferArgs::max_parts) {
+    TransferArgs args;
+    args.n_parts = std::int32_t(std::min(parts.size() - begin, std::size_t(TransferArgs::max_parts)));
+    std::copy_n(parts.begin() + std::ptrdiff_t(begin), args.n_parts, args.parts);
+    tiered::launch(env_->device.kernels().transfer, args, env_->device.queue());
+  }
+  parts.clear();
+  HelpMail& m = mail();
+  m.step = step;
+  std::atomic_ref(m.given_up).store(0, std::memory_order_release);
+}
+
+bool FewRouted::serve() {
+  HelpMail& m = mail();
+  std::uint64_t const number = std::atomic_ref(m.request).load(std::memory_order_acquire);
+  if (number == served_) return false;
+  served_ = number;
+  ++help_counters_.n_requests;
+  if (m.layer < 0 || std::size_t(m.layer) >= helped_.size() || helped_[std::size_t(m.layer)].rows.config == nullptr)
+    throw Error(Errc::device, concat("the device asks for help in layer ", m.layer, " of ", helped_.size()));
+  Helped& h = helped_[std::size_t(m.layer)];
+  rows_ = &h.rows;
+  first_expert_ = h.first_expert;
+  h.served = step_;
+  list_experts();
+  find_in_vram(step_);
+  share_helped_misses();
+  note_arrivals();
+  list_parts();
+  std::atomic_ref(m.decided).store(number, std::memory_order_release);
+  HostWork work;
+  bool const uses_host = list_host_work(work);
+  if (uses_host) {
+    tiered::launch(env_->host.kernels().experts, work.experts, env_->host.queue_now());
+    tiered::launch(env_->host.kernels().combine, work.sum, env_->host.queue_now());
+  }
+  m.has_sum = uses_host;
+  std::atomic_ref(m.answered).store(number, std::memory_order_release);
+  submit(true);  // the device knows already that who was there has gone
+  after_.clear();
+  addresses_.is_current();
+  unpin_helped();
+  return true;
+}
+
+/// In whole experts, so that the host and the link end together as nearly as can be. One that the link does not bring now may come for
+/// later.
+void FewRouted::share_helped_misses() {
+  evicted_.clear();
+  std::ptrdiff_t const n = std::ranges::count_if(experts_, &Expert::may_be_fetched);
+  double const link_share = double(env_->plan->fetched_misses);
+  auto const seconds = [&](std::ptrdiff_t n_fetched) {  // in units of an expert by both at once
+    return std::max(double(n - n_fetched) * link_share, double(n_fetched) * (1 - link_share));
+  };
+  std::ptrdiff_t n_fetch = 0;
+  for (std::ptrdiff_t k = 1; k <= n && link_share > 0; ++k) {
+    if (seconds(k) <= seconds(n_fetch)) n_fetch = k;
+  }
+  for (Expert& e : experts_) {
+    if (n_fetch == 0) break;
+    if (!e.may_be_fetched || !env_->cache->policy().admit(e.shard)) continue;
+    if (!take_room(e)) return;
+    e.where = Where::fetched;
+    --n_fetch;
+  }
+  bring_one_for_later();
+}
+
+/// Those whose copies are done, as long as HelpMail has room for what they change.
+void FewRouted::note_arrivals() {
+  std::erase_if(coming_, [&](Coming const& c) {
+    if (addresses_.changes().size() >= std::size_t(HelpMail::max_parts) / 4 || !env_->copy->done(c.filled)) return false;
+    addresses_.set(c.shard, base_of(*env_->cache->peek(c.shard)));
+    if (c.pinned != nullptr) --c.pinned->pins;
+    return true;
+  });
+}
+
+/// Who goes and who comes in the device's tables; the list of fetched experts; their weights.
+void FewRouted::list_parts() {
+  for (ShardId const id : evicted_) {
+    addresses_.clear(id);
+    std::erase_if(coming_, [&](Coming const& c) { return c.shard == id; });
+  }
+  HelpMail& m = mail();
+  m.n_parts = 0;
+  auto const add = [&](TransferArgs::Part const& part) {
+    expects(m.n_parts < HelpMail::max_parts, "FewRouted: more changes at a layer than HelpMail has room for");
+    m.parts[m.n_parts++] = part;
+  };
+  bool any = false;
+  for (Expert const& e : experts_) {
+    if (e.where != Where::fetched) continue;
+    any = true;
+    addresses_.set(e.shard, base_of(*e.entry));
+    for (std::int32_t i = shard(e).weights.begin; i < shard(e).weights.end; ++i) {
+      Weight const& w = env_->table.weights[std::size_t(i)];
+      add({w.data, base_of(*e.entry) + w.offset, std::int32_t(w.bytes())});
+    }
+  }
+  for (TransferArgs::Part const& part : addresses_.changes()) add(part);
+  addresses_.changes().clear();
+  if (!any) return;
+  List const here = list_at(env_->host_base, 0);
+  fill_list(here);
+  std::ptrdiff_t const bytes = reinterpret_cast<std::byte*>(here.weights + n_slots()) - reinterpret_cast<std::byte*>(here.groups);
+  add({here.groups, list_at(env_->device_base, 0).groups, std::int32_t(bytes)});
+}
+
+/// What is brought for later stays pinned until the device knows of it: another expert's weights in its place would come too soon.
+void FewRouted::unpin_helped() {
+  for (Expert const& e : experts_) {
+    if (e.entry == nullptr) continue;
+    if (e.for_later) {
+      std::ranges::find(coming_, e.shard, &Coming::shard)->pinned = e.entry;
+    } else {
+      --e.entry->pins;
+    }
+  }
+}
+
+void FewRouted::end_step() {
+  ++help_counters_.n_steps;
+  for (std::size_t layer = 0; layer < helped_.size(); ++layer) {
+    Helped const& h = helped_[layer];
+    if (h.rows.config == nullptr || h.served == step_) continue;
+    HelpLog const& used = log(std::int32_t(layer));
+    for (std::int32_t j = 0; j < h.rows.config->experts.n_experts_used; ++j) {
+      if (used.ids[j] < 0 || used.ids[j] >= h.rows.config->experts.n_experts) continue;
+      ShardId const id = ShardId(std::uint32_t(h.first_expert) + std::uint32_t(used.ids[j]));
+      if (env_->plan->shards[std::size_t(id)].cached) env_->cache->find(id, step_);
+    }
+  }
+}
+
+/// `step`: what the device did from before the stamp to after the last layer.
+void FewRouted::trace_step(Ticket begin, Ticket end) {
+  auto const attention_of = [&](std::int32_t layer) {
+    return std::ranges::find_if(env_->table.shards, [&](Shard const& s) { return s.layer == layer && s.kind == ShardKind::attention; })->id;
+  };
+  std::uint64_t const origin = log(std::int32_t(helped_.size())).begin_ns;
+  std::uint64_t last = origin;
+  auto const add = [&](ActionKind kind, DeviceId device, ShardId shard, std::uint64_t from, std::uint64_t to) {
+    env_->trace->push_back({{kind, device, shard, {}, {0, 1}, 0, 0},
+                            TraceLane::device,
+                            begin,
+                            end,
+                            {double(from - origin) * 1e-9, double(to - origin) * 1e-9}});
+  };
+  for (std::size_t layer = 0; layer < helped_.size(); ++layer) {
+    Helped const& h = helped_[layer];
+    if (h.rows.config == nullptr) continue;
+    HelpLog const& at = log(std::int32_t(layer));
+    add(ActionKind::run, first_gpu, attention_of(std::int32_t(layer)), last, at.begin_ns);
+    add(ActionKind::fetch_routed, first_gpu, h.first_expert, at.begin_ns, at.end_ns);
+    if (at.asked_ns != 0) add(ActionKind::fetch_routed, host_device, h.first_expert, at.asked_ns, at.answered_ns);
+    last = at.end_ns;
+  }
+}
+
+void FewRouted::give_up() noexcept {
+  if (!has_mail_) return;
+  HelpMail& m = mail();
+  m.n_parts = 0;
+  std::atomic_ref(m.given_up).store(1, std::memory_order_release);
+}
+
+}  // namespace tiered
