@@ -364,12 +364,13 @@ void add_options(CLI::App& app, Options& o, MakeOptions& m) {
   app.add_option("-r,--runs", o.n_runs, "runs, of which the best counts")->check(CLI::PositiveNumber);
   app.add_option("--vram", o.vram, "on a GPU, inside this budget, as in 2G");
   app.add_option("--link", o.link, "with --vram: copies between host and device held to a rate, as in 12G: what a slower link would do");
-  app.add_flag("--by-hand", o.by_hand,
-               "with --vram: the plan beside placements that need none: all on the CPU, attention first, stream all, ...");
-  app.add_option("--device", o.device, "of --by-hand: gpu, or sim: a simulated one")->check(CLI::IsMember({"gpu", "sim"}));
+  CLI::Option* const by_hand = app.add_flag(
+      "--by-hand", o.by_hand, "with --vram: the plan beside placements that need none: all on the CPU, attention first, stream all, ...");
+  app.add_option("--device", o.device, "of --by-hand: gpu, or sim: a simulated one")->check(CLI::IsMember({"gpu", "sim"}))->needs(by_hand);
   add_common(app, o.kv_type, o.ids, o.peers);
   app.add_option("--isa", o.isa, "kernels; default: the best of this machine")->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
   app.add_option("--json", o.json_file, "write all figures to this file");
+  for (char const* const other : {"--peer", "--isa", "--json"}) app.get_option(other)->excludes(by_hand);  // none would do anything
   app.add_option("--make", m.model_and_path, "make a model of random weights: NAME PATH; a wrong name gets the list")->expected(2);
   app.add_option("--routing", m.routing, "of --make: topics, as real models route, or uniform")
       ->check(CLI::IsMember({"topics", "uniform"}));

@@ -11,6 +11,7 @@
 
 #include "tiered/core/error.hpp"
 #include "tiered/kernels/backend.hpp"
+#include "tiered/kernels/reference/help.hpp"
 #include "tiered/kernels/reference/table.hpp"
 #include "tiered/memory/lane.hpp"
 #include "tiered/sim/sim_tier.hpp"
@@ -30,7 +31,8 @@ class ReferenceDevice {
   ~ReferenceDevice() { lanes_->drain(lane_); }
 
   KernelTable const& kernels() const { return table_; }
-  Queue queue() const { return {const_cast<ReferenceDevice*>(this)}; }
+  Queue queue() const { return {const_cast<Target*>(&queued_)}; }
+  Queue queue_now() const { return {may_run_now ? const_cast<Target*>(&now_) : nullptr}; }
   Memory& memory() { return memory_; }
   void wait_for(Ticket ticket) {
     outside_of_capture();
@@ -45,7 +47,15 @@ class ReferenceDevice {
     outside_of_capture();
     lanes_->synchronize(lane_);
   }
+  bool done(Ticket ticket) { return lanes_->done(ticket); }
   void recover() { lanes_->clear_errors(); }
+  /// With a lane set of threads only: the op waits for another thread.
+  void offer_help() {
+    table_.help = [](HelpArgs const& args, Queue q) {
+      return enqueue_on<HelpArgs>(
+          q, [](HelpArgs const& a, Queue) { return reference::help(a), 0; }, args);
+    };
+  }
 
   /// What a capture gives: moved, not copied, as a device's graphs are.
   struct Graph {
@@ -78,9 +88,14 @@ class ReferenceDevice {
   std::vector<std::string> launches;
   std::size_t n_waits = 0, n_graphs = 0, n_graph_launches = 0;
   bool may_capture = false;
+  bool may_run_now = false;               ///< queue_now(): launches that are done when they return
   std::size_t fail_at = ~std::size_t{0};  ///< the launch that returns a status other than 0
 
  private:
+  struct Target {
+    ReferenceDevice* self;
+    bool now;
+  };
   void outside_of_capture() const { expects(!capturing_, "within a capture a device neither waits nor records"); }
 
   template <class Args>
@@ -102,6 +117,7 @@ class ReferenceDevice {
   static std::string name_of(ExpertsArgs const&) { return "experts"; }
   static std::string name_of(CombineArgs const&) { return "combine"; }
   static std::string name_of(TransferArgs const&) { return "transfer"; }
+  static std::string name_of(HelpArgs const&) { return "help"; }
   static std::string name_of(RoutedExpertsArgs const& a) { return a.norm ? "norm+routed_experts" : "routed_experts"; }
   static std::string name_of(FusedMatmulArgs const& a) {
     constexpr char const* then[] = {"store", "add", "gate"};
@@ -109,9 +125,15 @@ class ReferenceDevice {
   }
 
   template <class Args>
-  int enqueue(Kernel<Args> op, Args const& args) {
+  static int enqueue_on(Queue q, Kernel<Args> op, Args const& args) {
+    auto const& target = *static_cast<Target const*>(q.native);
+    return target.self->enqueue(op, args, target.now);
+  }
+  template <class Args>
+  int enqueue(Kernel<Args> op, Args const& args, bool now) {
     if (launches.size() == fail_at) return 999;
     launches.push_back(name_of(args));
+    if (now) return op(args, Queue{});
     auto const task = [op, args] { op(args, Queue{}); };
     if (capturing_) {
       captured_.tasks.emplace_back(task);
@@ -124,18 +146,14 @@ class ReferenceDevice {
   template <class Args, Kernel<Args> KernelTable::*op>
   void wrap() {
     if (reference_->*op == nullptr) return;
-    table_.*op = [](Args const& args, Queue q) {
-      auto& self = *static_cast<ReferenceDevice*>(q.native);
-      return self.enqueue(self.reference_->*op, args);
-    };
+    table_.*op = [](Args const& args, Queue q) { return enqueue_on(q, static_cast<Target const*>(q.native)->self->reference_->*op, args); };
   }
   template <class Args, std::size_t n, Kernel<Args> (KernelTable::*ops)[n], std::size_t... i>
   void wrap_each(std::index_sequence<i...>) {
     auto const one = [&]<std::size_t type>(std::integral_constant<std::size_t, type>) {
       if ((reference_->*ops)[type] == nullptr) return;
       (table_.*ops)[type] = [](Args const& args, Queue q) {
-        auto& self = *static_cast<ReferenceDevice*>(q.native);
-        return self.enqueue((self.reference_->*ops)[type], args);
+        return enqueue_on(q, (static_cast<Target const*>(q.native)->self->reference_->*ops)[type], args);
       };
     };
     (one(std::integral_constant<std::size_t, i>{}), ...);
@@ -171,6 +189,7 @@ class ReferenceDevice {
 
   std::shared_ptr<LaneSet> lanes_;
   LaneSet::Lane lane_;
+  Target queued_{this, false}, now_{this, true};
   KernelTable const* reference_;
   KernelTable table_;
   SimTier memory_;

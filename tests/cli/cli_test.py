@@ -65,6 +65,8 @@ class Usage(Case):
             (["-m", TINY, "-p", "a", "-f", "b"], "--file"),
             (["-m", TINY, "-p", "a", "--placement", "best"], "seconds_per_byte"),
             (["-m", TINY, "-p", "a", "--eviction", "fifo"], "prior_frequency"),
+            (["-m", TINY, "-p", "a", "--link", "fast"], "is no rate"),
+            (["-m", TINY, "-p", "a", "--link", "0"], "is no rate"),
             (["-m", TINY, "-p", "a", "-sys", "b"], "--chat"),
             (["-m", TINY, "-p", "", "--chat"], "empty"),
             (["-m", TINY, "-p", ""], "the prompt is empty"),
@@ -224,6 +226,14 @@ class Budget(Case):
                         result = run("-m", model, "-p", "abc", "-n", "12", "--temp", "0", "--vram", vram, "--placement", placement, "--stats")
                         self.check(result, 0)
                         self.assertEqual(result.stdout, expected)
+
+    def test_slow_link_changes_no_text(self):
+        args = ["-m", MOE, "-p", "abc", "-n", "4", "--temp", "0", "--vram", "40K", "--placement", "stream_all"]
+        expected = self.check(run(*args), 0)
+        self.assertEqual(self.check(run(*args, "--link", "100M"), 0), expected)
+        plan, slow = run(*args, "--plan").stdout, run(*args, "--plan", "--link", "1M").stdout
+        self.assertIn(b"predicted", plan)
+        self.assertNotEqual(plan, slow)
 
     def test_experts_of_earlier_runs_are_there_from_the_start(self):
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.folder)}

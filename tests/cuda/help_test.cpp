@@ -134,6 +134,7 @@ std::vector<float> expected_row(Layer const& l, bool has_sum) {
 TEST_CASE("CUDA help: where an expert is missing the host is asked, and what it lists is copied", "[cuda]") {
   if (!has_gpu()) return;
   Gpu gpu;
+  if (gpu.table().help == nullptr) return;  // CUDA_LAUNCH_BLOCKING
   CudaDevice const device = CudaDevice::open(0);
   PinnedTier pinned;
   SplitMix64 random(fresh_seed());
@@ -180,9 +181,36 @@ TEST_CASE("CUDA help: where an expert is missing the host is asked, and what it 
   }
 }
 
+TEST_CASE("CUDA help: blocks that find a table which is changed already copy what was decided", "[cuda]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (gpu.table().help == nullptr) return;  // CUDA_LAUNCH_BLOCKING
+  CudaDevice const device = CudaDevice::open(0);
+  PinnedTier pinned;
+  SplitMix64 random(fresh_seed());
+  Layer l(256, random);
+  l.there.assign(Layer::n_experts, true);
+  std::vector<std::byte> bytes(256 * KiB);
+  for (std::byte& b : bytes) b = std::byte(random.below(256));
+  for (bool const is_decided : {true, false}) {
+    Room room(l, pinned);
+    std::memcpy(room.large, bytes.data(), bytes.size());
+    DeviceArray<std::byte> target(bytes.size());
+    HelpState const state{7, is_decided ? number : number - 1};
+    room.state.upload({state});
+    room.mail->parts[0] = {room.large, target.data(), std::int32_t(bytes.size())};
+    room.mail->n_parts = 1;
+    tiered::launch(gpu.table().help, room.args(), gpu.queue());
+    cuda_check(cudaDeviceSynchronize());
+    CHECK(room.mail->request == 0);
+    CHECK((target.download() == bytes) == is_decided);
+  }
+}
+
 TEST_CASE("CUDA help: a host that gives up lets the device go", "[cuda]") {
   if (!has_gpu()) return;
   Gpu gpu;
+  if (gpu.table().help == nullptr) return;  // CUDA_LAUNCH_BLOCKING
   CudaDevice const device = CudaDevice::open(0);
   PinnedTier pinned;
   SplitMix64 random(fresh_seed());

@@ -156,6 +156,29 @@ TEST_CASE("a device that lacks a kernel gets none of those shards", "[plan][plac
   }
 }
 
+TEST_CASE("seconds_per_byte: what crosses while the host computes experts that the device cannot is streamed", "[plan][placements]") {
+  fake::Spec spec = fake::small_moe();
+  spec.n_layers = 2;
+  fake::Model const model{spec};
+  ShardTable const table = model.table();
+  std::vector<PassCost> costs(table.shards.size());
+  Shard const* last = nullptr;
+  for (Shard const& s : table.shards) {
+    if (s.kind == ShardKind::expert) costs[std::size_t(s.id)] = {1, HUGE_VAL, 1};
+    if (s.kind == ShardKind::attention) costs[std::size_t(s.id)] = {5, 0.1, 12}, last = &s;
+    if (s.kind == ShardKind::router) costs[std::size_t(s.id)] = {0.1, HUGE_VAL, 1};
+  }
+  std::vector<PassCost> const state_costs(table.states.size());
+  PlanRequest r;
+  r.shards = table.shards, r.costs = costs, r.states = table.states, r.state_costs = state_costs;
+  r.rows = {1, 64, 1};
+  for (Shard const& s : table.shards) r.ring_bytes = std::max(r.ring_bytes, 2 * VramAccount::round_up(s.bytes));
+  r.budget.vram_bytes = r.ring_bytes + r.state_bytes(0) + r.state_bytes(1);  // no weight is resident
+  // It is there 12 s after the first step; the experts of the layer before take the host more than that.
+  Placements const p = SecondsPerByte{}.place(r);
+  CHECK(p.shards[std::size_t(last->id)].streamed());
+}
+
 TEST_CASE("a name that is no placement is an Error that names the choices", "[plan][any_policy]") {
   try {
     (void)make_placement("fastest");

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <sys/stat.h>
@@ -108,6 +109,23 @@ TEST_CASE("a file of a model grows from run to run; one that is damaged or forei
     REQUIRE_FALSE(add_expert_uses(file, key, some_uses()));
     CHECK(read_expert_uses(file, key, some_experts).uses == some_uses());
   }
+}
+
+TEST_CASE("a file that threads replace at once is whole whenever it is read", "[profile][expert_uses]") {
+  TempDir const folder;
+  std::string const file = folder / "experts.txt";
+  std::vector<std::uint64_t> many(5000, 1);
+  auto const add = [&] {
+    for (int i = 0; i < 20; ++i) static_cast<void>(add_expert_uses(file, "k", ExpertUses{{many}}));
+  };
+  std::thread other(add);
+  add();
+  other.join();
+  std::int32_t const n_experts[] = {5000};
+  KnownExpertUses const known = read_expert_uses(file, "k", n_experts);
+  CHECK(known.note.empty());
+  CHECK_FALSE(known.uses.empty());  // what both add in the same moment may be lost
+  CHECK(std::distance(std::filesystem::directory_iterator(folder / "."), {}) == 1);
 }
 
 TEST_CASE("a folder that cannot be written is said, and no error", "[profile][expert_uses]") {

@@ -387,7 +387,7 @@ struct HelpMail {
   std::int32_t has_sum = 0;
   TransferArgs::Part parts[max_parts];
 };
-/// On the device: a copy of HelpMail::step, and the newest request whose parts are listed.
+/// On the device: a copy of HelpMail::step, and the step's newest request whose parts are listed, 0 before the first.
 struct HelpState {
   std::uint64_t step = 0, decided = 0;
 };

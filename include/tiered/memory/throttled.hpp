@@ -40,8 +40,9 @@ struct LinkClock {
   /// Sleeps, and watches the clock for the end of it: who sleeps wakes some 60 us late.
   void wait_until(double at_s) const {
     constexpr double watched_s = 80e-6;
-    if (double const left_s = at_s - steady_seconds() - watched_s; left_s > 0) {
-      std::timespec const time{std::time_t(left_s), long(1e9 * (left_s - std::floor(left_s)))};
+    for (double left_s = 0; (left_s = at_s - steady_seconds() - watched_s) > 0;) {  // a signal may wake it
+      double const sleep_s = left_s < 1 ? left_s : 1;
+      std::timespec const time{std::time_t(sleep_s), long(1e9 * (sleep_s - std::floor(sleep_s)))};
       static_cast<void>(::nanosleep(&time, nullptr));
     }
     while (steady_seconds() < at_s) {

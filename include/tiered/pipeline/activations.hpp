@@ -37,7 +37,7 @@ struct ActivationLayout {
   std::size_t expert_x_rows;  ///< likewise
   std::size_t few_lists;      ///< of FewRouted: what the host decided for the device's experts
   std::size_t few_tables;     ///< of FewRouted: where every expert is, [n_layers, n_experts]
-  std::size_t help;           ///< of HelpedExperts: HelpMail on the host, HelpState on the device
+  std::size_t help;           ///< of FewRouted: HelpMail on the host, HelpState on the device
   std::size_t help_zeros;     ///< [dim], on the host
   std::size_t help_log;       ///< [n_layers + 1], on the host; the last: of the step's begin
   std::size_t help_sum;       ///< [dim], on the device

@@ -32,6 +32,8 @@ class ExpertAddresses {
   void set(ShardId id, std::byte const* base);
   void clear(ShardId id);
   std::vector<TransferArgs::Part>& changes() { return changes_; }
+  /// The tables as a whole: what to transfer in place of very many changes.
+  TransferArgs::Part all() const;
   void is_current() { version_ = env_->cache->version(); }
 
  private:
@@ -68,6 +70,9 @@ class FewRouted {
   explicit FewRouted(ExpertsEnvironment const& env) : env_(&env), addresses_(env) {}
 
   void prepare(std::span<ShardId const> first_experts);
+  /// When somebody else changed the cache: experts that are on their way may have gone, the others are pinned no longer. All copies so far
+  /// are done.
+  void forget_coming();
   /// Whether rows go this way: few, on a device that maps host memory and adds experts to rows itself.
   bool takes(RoutedRows const& rows, ShardId first_expert) const;
   void run(RoutedRows const& rows, ShardId first_expert, std::uint64_t step);
@@ -158,6 +163,8 @@ class FewRouted {
   bool list_host_work(HostWork& work);
   void run_on_host();
   void fetch();
+  /// Those who made room, from the tables.
+  void clear_evicted();
   void submit(bool for_later);
   List list_at(std::byte* base, std::size_t number) const;
   std::int32_t fill_list(List const& list);
@@ -167,9 +174,8 @@ class FewRouted {
 
   HelpLog& log(std::int32_t layer) const { return host_at<HelpLog>(env_->layout->help_log)[layer]; }
   HelpMail& mail() const { return *host_at<HelpMail>(env_->layout->help); }
-  void forget_coming();
   void launch_helped(RoutedRows const& rows);
-  void note_arrivals();
+  void note_arrivals(std::size_t most_changes);
   void share_helped_misses();
   void list_parts();
   void unpin_helped();

@@ -39,6 +39,8 @@ class RoutedExperts {
 
   void run(RoutedRows const& rows, ShardId first_expert, std::uint64_t step);
 
+  /// Before a step with help, which does not come by run(): the cache has again what it lent to whole layers.
+  void stop_flow(std::uint64_t step) { flow_.stop(step); }
   /// As its members are: with ExpertsEnvironment::helps, run() only enqueues.
   FewRouted& few() { return few_; }
   FewRouted const& few() const { return few_; }

@@ -22,7 +22,7 @@ struct PassCost {
 /// | `c.cost(shard, rows)` | PassCost | non-negative, monotone in rows.n                                                 |
 /// | `c.cost(state, rows)` | PassCost | of the attention core over rows.context positions; copy_s: bringing the used state |
 /// Pure and thread-safe. One that says `static constexpr bool same_for_alike = true` gives shards the same cost that are alike(), so it is
-/// asked once for a layer's experts.
+/// asked once for a layer's experts; one that derives from such a model and prices them by more than that says false.
 template <class C>
 concept CostModel = requires(C const& c, Shard const& shard, LayerState const& state, Rows rows) {
   { c.cost(shard, rows) } -> std::same_as<PassCost>;

@@ -1,4 +1,5 @@
-/// What decode with cached experts is expected to hit and to wait for, in one place: figures with names, each with where it comes from.
+/// What decode with cached experts is expected to hit and to wait for, in one place: figures with names, each with where it comes from, or
+/// that it is assumed.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +15,9 @@ struct HitPoint {
 /// Probability that one of n rows uses what each uses with `probability`.
 inline double used_by(double probability, std::int32_t n_rows) { return -std::expm1(double(n_rows) * std::log1p(-probability)); }
 
-/// Share of one row's uses that find their expert in VRAM, by the share of all that the cache holds. From decode of a mixture of 128
-/// experts, 8 a row, whose ids change their topic every few hundred tokens: 11 % hit 47 %, 35 % hit 80 %. The point at 66 % is of an LRU
-/// cache in a replay of the same routing.
+/// Share of one row's uses that find their expert in VRAM, by the share of all that the cache holds. Of synthetic routing, no real text's:
+/// a made-up mixture of 128 experts, 8 a row, decoded ids whose topic changes every few hundred tokens, and hit 47 % with 11 % cached, 80 %
+/// with 35 %. Nobody decoded with 66 %: that point is of an LRU cache in a replay of the same synthetic routing.
 inline constexpr HitPoint hits_by_cached[] = {{0, 0}, {0.11, 0.47}, {0.35, 0.80}, {0.66, 0.93}, {1, 1}};
 
 constexpr double cache_hits(double cached) {
@@ -48,7 +49,7 @@ constexpr double layers_with_misses(double missed, double used) {
 }
 
 /// What a layer with misses takes beside its attention, its router, the way to the host and back, and the longer of what the host computes
-/// and what is fetched: the fetched ones' products and the sum.
+/// and what is fetched: the fetched ones' products and the sum. Assumed, not measured.
 inline constexpr double missed_layer_s = 10e-6;
 /// What a layer without misses takes more than one whose experts are all resident: nothing, where the device sees that by itself.
 inline constexpr double found_layer_s = 0;

@@ -57,7 +57,7 @@ constexpr std::size_t flow_window_bytes(std::size_t flow) {
 /// next ones cross. Assumed, not measured: four launches a piece of 3 us each, of which a window has one that is full and a few that are
 /// not; and 20 us for multiprocessors that are idle while products of 3 experts by 256 rows end. It does not depend on the rows: windows
 /// are those of a whole block, whatever RowLimits::experts says.
-inline double windows_s(double n_windows, [[maybe_unused]] double n_rows, [[maybe_unused]] double used_per_row) {
+constexpr double windows_s(double n_windows) {
   constexpr double n_free = 4;
   return std::max(n_windows - n_free, 0.0) * 40e-6;
 }

@@ -46,7 +46,8 @@ struct KnownExpertUses {
 };
 /// What the file holds of the model, whose layers have so many experts. Never an error.
 KnownExpertUses read_expert_uses(std::string const& path, std::string const& key, std::span<std::int32_t const> n_experts);
-/// Adds what a run counted to what the file holds by now, and replaces it in one go. Why that is not so, or nothing.
+/// Adds what a run counted to what the file holds by now, and replaces it in one go: of runs that end in the same moment one
+/// may be lost. Why that is not so, or nothing.
 std::optional<std::string> add_expert_uses(std::string const& path, std::string const& key, ExpertUses const& uses);
 
 }  // namespace tiered

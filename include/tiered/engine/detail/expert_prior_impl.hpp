@@ -20,14 +20,20 @@
 namespace tiered::detail {
 
 /// How much of the cache every plan leaves where it is: prompts lend a part of it to what only passes. 0 where one of them has none.
-inline std::size_t lasting_cache_bytes(EnginePlans const& plans, std::size_t largest_expert_bytes) {
+inline std::size_t lasting_cache_bytes(EnginePlans const& plans, std::span<Shard const> shards) {
   VramLayout const& decode = plans.images.front().vram;
   std::size_t bytes = decode.cache_bytes;
   for (PlanImage const& image : plans.images) {
     if (&image == &plans.images.front()) continue;
     VramLayout const& v = image.vram;
     if (v.cache_bytes == 0 || v.cache_offset != decode.cache_offset) return 0;
-    bytes = std::min(bytes, v.cache_bytes - flow_bytes(v.cache_bytes, largest_expert_bytes));
+    std::size_t largest = 0, all = 0;
+    for (Shard const& s : shards) {
+      if (!image.plan.shards[std::size_t(s.id)].cached) continue;
+      largest = std::max(largest, VramAccount::round_up(s.bytes));
+      all += VramAccount::round_up(s.bytes);
+    }
+    bytes = std::min(bytes, v.cache_bytes - flow_bytes(v.cache_bytes, largest, all));
   }
   return bytes;
 }
@@ -64,15 +70,12 @@ void EngineCore::begin_with_prior(LoadTimes* times) {
 std::vector<ShardId> EngineCore::experts_to_bring(std::span<double const> uses_per_step) const {
   PlanImage const& decode = plans_.images.front();
   std::vector<ShardId> wanted;
-  std::size_t largest = 0;
   for (Shard const& s : parts_.table.shards) {
-    if (!decode.plan.shards[std::size_t(s.id)].cached) continue;
-    largest = std::max(largest, VramAccount::round_up(s.bytes));
-    if (uses_per_step[std::size_t(s.id)] > 0) wanted.push_back(s.id);
+    if (decode.plan.shards[std::size_t(s.id)].cached && uses_per_step[std::size_t(s.id)] > 0) wanted.push_back(s.id);
   }
   std::ranges::stable_sort(wanted, [&](ShardId a, ShardId b) { return uses_per_step[std::size_t(a)] > uses_per_step[std::size_t(b)]; });
   std::size_t const taken = decode.vram.cache_bytes - cache_.bytes() + cache_.used_bytes();  // by keys and values, too
-  std::size_t left = lasting_cache_bytes(plans_, largest);
+  std::size_t left = lasting_cache_bytes(plans_, parts_.table.shards);
   left -= std::min(left, taken);
   std::erase_if(wanted, [&](ShardId id) { return cache_.peek(id) != nullptr; });
   auto const beyond = std::ranges::find_if(wanted, [&](ShardId id) {

@@ -1,8 +1,8 @@
 /// Asks the host for the experts that are not there, within a step that was enqueued as a whole: see HelpArgs. [device-visible]
 ///
 /// One block does it all where nothing is missing: a microsecond or two. Where something is, it asks and adds, and other blocks copy what
-/// the host lists straight out of its memory: no copy engine, whose hand-overs cost more than the waiting. All blocks run at once, since
-/// the kernels before have ended, and only the first waits for the host; so none holds up another.
+/// the host lists straight out of its memory: no copy engine, whose hand-overs cost more than the waiting. Blocks begin in order; the first
+/// waits for the host, the others for the first: so none holds up another, even where not all are there at once.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +85,8 @@ __device__ __forceinline__ void copy_small_parts(TransferArgs::Part const* parts
 /// Parts of the list that are small, or those that are not. The whole block.
 __device__ inline void copy_parts(HelpMail const* mail, bool small, int copier, int n_copiers) {
   __shared__ TransferArgs::Part parts[HelpMail::max_parts];
-  int const n_parts = min(mail->n_parts, HelpMail::max_parts);
+  __shared__ int n_parts;
+  if (threadIdx.x == 0) n_parts = min(mail->n_parts, HelpMail::max_parts);  // once: a host that gives up sets it to 0 at any time
   __syncthreads();
   for (int p = int(threadIdx.x); p < n_parts; p += help_threads) parts[p] = mail->parts[p];
   __syncthreads();
@@ -165,13 +166,15 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
   bool const missing = __syncthreads_or(absent) != 0;
   std::uint64_t const number = a.state->step * 1024 + std::uint64_t(a.layer) + 1;
   if (blockIdx.x != 0) {
-    if (!missing) return;
+    // On a small device, or one that others use too, a block may begin after the first one has changed the table: `decided` tells.
     if (thread == 0) {
-      while (load_device(&a.state->decided) < number) {
+      is_decided = missing || load_device(&a.state->decided) >= number;
+      while (is_decided && load_device(&a.state->decided) < number) {
       }
     }
     __syncthreads();
-    return copy_parts(a.mail, false, int(blockIdx.x) - 1, int(gridDim.x) - 1);
+    if (is_decided) copy_parts(a.mail, false, int(blockIdx.x) - 1, int(gridDim.x) - 1);
+    return;
   }
   if (thread < a.n_used) {
     a.log->ids[thread] = id;
@@ -189,6 +192,7 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
       is_decided = wait_for_host(a.mail, &a.mail->decided, number);
       a.log->decided_ns = now_ns();
       store_device(&a.state->decided, number);
+      __threadfence();  // before the small parts, of which some change the table
     }
     __syncthreads();
     if (is_decided) copy_parts(a.mail, true, 0, 1);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 
 #include "tiered/kernels/cuda/argmax.cuh"
 #include "tiered/kernels/cuda/attention.cuh"
@@ -79,6 +80,9 @@ KernelTable const& cuda_kernels() {
 
 KernelTable cuda_kernels(int capability) {
   KernelTable table = cuda_kernels();
+  // A launch that returns when its kernels have ended would wait for an answer that only its caller can give.
+  if (char const* const blocking = std::getenv("CUDA_LAUNCH_BLOCKING"); blocking != nullptr && *blocking != '\0' && *blocking != '0')
+    table.help = nullptr;
   for_each_format([&](auto format) {
     using F = decltype(format);
     table.fused_dim[std::uint32_t(F::dtype)] = cuda::format_kernels<F>().longest_few_row(shared_bytes_limit(capability));

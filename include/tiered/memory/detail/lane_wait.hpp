@@ -20,7 +20,11 @@ inline void pause_briefly() {
 template <class Ready>
 void wait_until(Ready const& ready) {
   constexpr int n_looks = 256;  // then whoever is waited for may need this core
-  for (int i = 0; !ready(); ++i) i < n_looks ? pause_briefly() : std::this_thread::yield();
+  for (int i = 0; i < n_looks; ++i) {
+    if (ready()) return;
+    pause_briefly();
+  }
+  while (!ready()) std::this_thread::yield();
 }
 
 /// Of one thread. A thread that is woken from sleep is late by 5 us at best, and by 50 us and more where its core went to a deeper

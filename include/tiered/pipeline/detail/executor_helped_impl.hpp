@@ -38,6 +38,7 @@ void Executor::run_helped() {
   FewRouted& few = routed_.few();
   GraphRef const known = find_graph(1);
   GraphRef const graph = known != nullptr ? known : capture_walk();
+  routed_.stop_flow(pass_);
   few.begin_step(pass_);
   Ticket const begin = p_.trace != nullptr ? p_.device.record() : Ticket{};
   Ticket end;

@@ -87,8 +87,10 @@ void Executor::activate(PlanImage const& image) {
 void Executor::share_room() {
   if (image_ == nullptr || image_->vram.cache_bytes == 0) return;
   VramLayout const& l = image_->vram;
+  std::uint64_t const version = p_.cache->version();
   Ticket const filled = p_.cache->resize(l.cache_bytes, l.shared_bytes > 0 ? VramAccount::round_up(p_.kv->vram_bytes_in_use()) : 0);
   if (filled.value != 0) p_.copy.wait(filled);  // or that copy might end after somebody wrote there
+  if (version != p_.cache->version()) routed_.few().forget_coming();
 }
 
 std::vector<CopyPiece> Executor::hand_over(PlanImage const& image, std::span<ShardId const> residents) {

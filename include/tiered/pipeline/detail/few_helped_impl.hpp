@@ -18,16 +18,20 @@ bool FewRouted::can_help(std::int32_t layer) const {
   LayerConfig const& config = env_->config->layers[std::size_t(layer)];
   if (config.feed_forward != FeedForwardKind::experts || layer >= 1023) return false;
   ShardId const first = addresses_.first_expert(layer);
+  auto const in_words = [&](std::int32_t matrix) {  // as parts of a transfer are; all experts follow each other
+    Weight const& w = env_->table.weights[std::size_t(env_->table.shard(first).weights.begin + matrix)];
+    return (reinterpret_cast<std::uintptr_t>(w.data) | w.bytes()) % sizeof(std::uint32_t) == 0;
+  };
   return env_->device_maps_host && env_->device_reads_host_weights && env_->host.queue_now().native != nullptr &&
          !env_->plan->deterministic && k.help != nullptr && k.transfer != nullptr && k.routed_experts != nullptr &&
-         type_of(first, 0) == type_of(first, 1) && config.experts.n_experts_used <= HelpLog::max_used &&
-         k.fuses(type_of(first, 0), 1, env_->config->dim) && k.fuses(type_of(first, 2), 1, config.hidden_dim);
+         type_of(first, 0) == type_of(first, 1) && in_words(0) && in_words(1) && in_words(2) &&
+         config.experts.n_experts_used <= HelpLog::max_used && k.fuses(type_of(first, 0), 1, env_->config->dim) &&
+         k.fuses(type_of(first, 2), 1, config.hidden_dim);
 }
 
 void FewRouted::open_mail() {
   helped_.resize(env_->config->layers.size());
   for (Helped& h : helped_) h.served = 0;
-  served_ = 0;
   new (&mail()) HelpMail;
   std::fill_n(host_at<float>(env_->layout->help_zeros), env_->config->dim, 0.0f);
   has_mail_ = true;
@@ -40,7 +44,10 @@ void FewRouted::enqueue_step() {
   TransferArgs args;
   args.parts[0] = {&mail().step, &reinterpret_cast<HelpState*>(env_->device_base + l.help)->step, std::int32_t(sizeof(std::uint64_t))};
   args.parts[1] = {host_at<float>(l.help_zeros), env_->device_base + l.help_sum, env_->config->dim * std::int32_t(sizeof(float))};
-  args.n_parts = 2;
+  // Another plan may have had its rows where this is: any number could stand there.
+  args.parts[2] = {host_at<float>(l.help_zeros), &reinterpret_cast<HelpState*>(env_->device_base + l.help)->decided,
+                   std::int32_t(sizeof(std::uint64_t))};
+  args.n_parts = 3;
   tiered::launch(env_->device.kernels().transfer, args, env_->device.queue());
   if (env_->trace == nullptr) return;
   HelpArgs stamp;
@@ -104,7 +111,7 @@ void FewRouted::launch_helped(RoutedRows const& rows) {
 void FewRouted::begin_step(std::uint64_t step) {
   step_ = step;
   if (addresses_.refresh()) forget_coming();
-  note_arrivals();
+  note_arrivals(coming_.size());
   std::vector<TransferArgs::Part>& parts = addresses_.changes();
   for (std::size_t begin = 0; begin < parts.size(); begin += TransferArgs::max_parts) {
     TransferArgs args;
@@ -115,6 +122,7 @@ void FewRouted::begin_step(std::uint64_t step) {
   parts.clear();
   HelpMail& m = mail();
   m.step = step;
+  served_ = m.request;  // the last one of a step that was given up has no answer
   std::atomic_ref(m.given_up).store(0, std::memory_order_release);
 }
 
@@ -133,7 +141,8 @@ bool FewRouted::serve() {
   list_experts();
   find_in_vram(step_);
   share_helped_misses();
-  note_arrivals();
+  clear_evicted();
+  note_arrivals(HelpMail::max_parts / 4);
   list_parts();
   std::atomic_ref(m.decided).store(number, std::memory_order_release);
   HostWork work;
@@ -174,22 +183,18 @@ void FewRouted::share_helped_misses() {
   bring_one_for_later();
 }
 
-/// Those whose copies are done, as long as HelpMail has room for what they change.
-void FewRouted::note_arrivals() {
+/// Those whose copies are done, as long as there are fewer changes than that.
+void FewRouted::note_arrivals(std::size_t most_changes) {
   std::erase_if(coming_, [&](Coming const& c) {
-    if (addresses_.changes().size() >= std::size_t(HelpMail::max_parts) / 4 || !env_->copy->done(c.filled)) return false;
+    if (addresses_.changes().size() >= most_changes || !env_->copy->done(c.filled)) return false;
     addresses_.set(c.shard, base_of(*env_->cache->peek(c.shard)));
     if (c.pinned != nullptr) --c.pinned->pins;
     return true;
   });
 }
 
-/// Who goes and who comes in the device's tables; the list of fetched experts; their weights.
+/// Fetched experts' weights; who goes and who comes in the device's tables; the list of fetched experts.
 void FewRouted::list_parts() {
-  for (ShardId const id : evicted_) {
-    addresses_.clear(id);
-    std::erase_if(coming_, [&](Coming const& c) { return c.shard == id; });
-  }
   HelpMail& m = mail();
   m.n_parts = 0;
   auto const add = [&](TransferArgs::Part const& part) {
@@ -206,7 +211,12 @@ void FewRouted::list_parts() {
       add({w.data, base_of(*e.entry) + w.offset, std::int32_t(w.bytes())});
     }
   }
-  for (TransferArgs::Part const& part : addresses_.changes()) add(part);
+  // Where experts' sizes differ, many may have to go before there is room for one.
+  if (addresses_.changes().size() <= std::size_t(HelpMail::max_parts) / 2) {
+    for (TransferArgs::Part const& part : addresses_.changes()) add(part);
+  } else {
+    add(addresses_.all());
+  }
   addresses_.changes().clear();
   if (!any) return;
   List const here = list_at(env_->host_base, 0);

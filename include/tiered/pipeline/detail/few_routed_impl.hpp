@@ -51,12 +51,17 @@ bool ExpertAddresses::refresh() {
       n_there_[layer] += base != nullptr;
     }
   }
-  std::size_t const bytes = n_layers * std::size_t(env_->layout->n_experts) * sizeof(ExpertGroup);
-  std::byte const* const from = env_->host_base + env_->layout->few_tables;
+  TransferArgs::Part const tables = all();
+  CopyPiece const piece{static_cast<std::byte*>(tables.to), static_cast<std::byte const*>(tables.from), std::size_t(tables.bytes)};
   // Copies end in the order of their submission: behind this one all experts are there, too.
-  env_->device.wait_for(env_->copy->submit({env_->device_base + env_->layout->few_tables, from, bytes}, env_->device.record()));
+  env_->device.wait_for(env_->copy->submit(piece, env_->device.record()));
   is_current();
   return known_ = true;
+}
+
+TransferArgs::Part ExpertAddresses::all() const {
+  std::size_t const bytes = env_->config->layers.size() * std::size_t(env_->layout->n_experts) * sizeof(ExpertGroup);
+  return {table(env_->host_base, 0), table(env_->device_base, 0), std::int32_t(bytes)};
 }
 
 void ExpertAddresses::change(ShardId id, ExpertGroup group) {
@@ -342,14 +347,18 @@ void FewRouted::add_host_sum() {
 
 void FewRouted::fetch() {
   if (after_.empty() && evicted_.empty()) return;
-  for (ShardId const id : evicted_) {
-    addresses_.clear(id);
-    std::erase_if(coming_, [&](Coming const& c) { return c.shard == id; });
-  }
+  clear_evicted();
   submit(false);
   submit(true);
   after_.clear();
   addresses_.is_current();
+}
+
+void FewRouted::clear_evicted() {
+  for (ShardId const id : evicted_) {
+    addresses_.clear(id);
+    std::erase_if(coming_, [&](Coming const& c) { return c.shard == id; });
+  }
 }
 
 void FewRouted::submit(bool for_later) {

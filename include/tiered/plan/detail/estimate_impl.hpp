@@ -252,8 +252,7 @@ struct Estimator::Walk {
       double const ahead_s = copy_s * flow / bytes;
       copied_s = shared.copy_now((std::max)(0.0, ahead_end_s - ahead_s), copy_s);
       last_share = 1 / n_windows;
-      double const used = double(layer.size()) * owner.table_.shards[owner.experts_.ids[layer.begin]].use_probability;
-      compute_s += windows_s(n_windows, rows_per_block, used);
+      compute_s += windows_s(n_windows);
     }
     time.end_s = (std::max)(gpu.take(time.begin_s, compute_s).end_s, copied_s + last_share * compute_s);
     gpu.free_s = ahead_end_s = rows_ready_s = time.end_s;

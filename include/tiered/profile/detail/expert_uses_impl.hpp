@@ -18,6 +18,7 @@
 #include "tiered/core/text.hpp"
 #include "tiered/profile/detail/files.hpp"
 #include "tiered/profile/detail/text_checksum.hpp"
+#include "tiered/profile/detail/text_lines.hpp"
 #include "tiered/profile/expert_uses.hpp"
 #include "tiered/version.hpp"
 
@@ -31,20 +32,9 @@ inline constexpr std::uint64_t most_listed_uses = std::uint64_t{1} << 40;  // no
 
 inline std::uint64_t sum_of(std::vector<std::uint64_t> const& uses) { return std::accumulate(uses.begin(), uses.end(), std::uint64_t{0}); }
 
-/// Lines and numbers of the text.
-class ExpertUsesReader {
+class ExpertUsesReader : public TextLines {
  public:
-  explicit ExpertUsesReader(std::string_view text) : left_(text) {}
-  std::string_view line() {
-    ++number_;
-    std::size_t const end = left_.find('\n');
-    if (end == std::string_view::npos) fail("ends here");
-    std::string_view const line = left_.substr(0, end);
-    left_.remove_prefix(end + 1);
-    return line;
-  }
-  std::string_view left() const { return left_; }
-  [[noreturn]] void fail(std::string_view why) const { throw Error(Errc::bad_file, concat("expert uses, line ", number_, ": ", why)); }
+  explicit ExpertUsesReader(std::string_view text) : TextLines(text, "expert uses") {}
 
   /// The number that `rest` begins with, and the space behind it.
   std::uint64_t take(std::string_view& rest, std::uint64_t most) const {
@@ -61,10 +51,6 @@ class ExpertUsesReader {
     if (!line.starts_with(word) || line.size() <= word.size() || line[word.size()] != ' ') fail(concat(word, " was expected"));
     return line.substr(word.size() + 1);
   }
-
- private:
-  std::string_view left_;
-  int number_ = 0;
 };
 
 inline void read_layer(ExpertUsesReader const& reader, std::string_view rest, ExpertUses& uses) {

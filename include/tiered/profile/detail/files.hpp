@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <optional>
@@ -35,9 +36,11 @@ inline void make_folders(std::string const& folder) {
   }
 }
 
-/// In one go: who reads meanwhile sees the old file or the new one. Why not, or nothing.
+/// In one go: who reads meanwhile sees the old file or the new one, whoever else replaces it, too: of several the last stays. Why not, or
+/// nothing.
 inline std::optional<std::string> replace_file(std::string const& path, std::string_view text) {
-  std::string const written = concat(path, '.', ::getpid());
+  std::string written;  // its address is no other thread's of this process
+  written = concat(path, '.', ::getpid(), '.', reinterpret_cast<std::uintptr_t>(&written));
   std::FILE* const file = std::fopen(written.c_str(), "wb");
   if (file == nullptr) return std::string(std::strerror(errno));
   bool const whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();

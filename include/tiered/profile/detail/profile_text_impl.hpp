@@ -14,6 +14,7 @@
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/profile/detail/text_checksum.hpp"
+#include "tiered/profile/detail/text_lines.hpp"
 #include "tiered/profile/profile_text.hpp"
 
 namespace tiered {
@@ -60,19 +61,9 @@ class ProfileWriter {
   std::string& out_;
 };
 
-class ProfileReader {
+class ProfileReader : public TextLines {
  public:
-  explicit ProfileReader(std::string_view text) : left_(text) {}
-  std::string_view line() {
-    ++number_;
-    std::size_t const end = left_.find('\n');
-    if (end == std::string_view::npos) fail("ends here");
-    std::string_view const line = left_.substr(0, end);
-    left_.remove_prefix(end + 1);
-    return line;
-  }
-  std::string_view left() const { return left_; }
-  [[noreturn]] void fail(std::string_view why) const { throw Error(Errc::bad_file, concat("hardware profile, line ", number_, ": ", why)); }
+  explicit ProfileReader(std::string_view text) : TextLines(text, "hardware profile") {}
 
   void text(std::string_view name, std::string& value) { value = std::string(named(name)); }
   void number(std::string_view name, double& value) {
@@ -137,8 +128,6 @@ class ProfileReader {
       curve.points.push_back({size, take(rest)});
     }
   }
-  std::string_view left_;
-  int number_ = 0;
 };
 
 /// `Io` writes const profiles or reads others.

@@ -1,0 +1,205 @@
+/// An executor with devices of reference kernels: for tests of what is launched, captured, and who computes experts.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "golden/engine_helpers.hpp"
+#include "reference_device.hpp"
+#include "tiered/plan/lru.hpp"
+#include "tiered/sim/sim_copy_engine.hpp"
+
+namespace tiered::test {
+
+struct RigOptions {
+  std::string policy = "all_vram";
+  std::size_t vram_bytes = std::size_t{1} << 24;
+  bool device_embeds = false, capture = false;
+  bool maps_host = false;
+  float fetched_misses = 1;
+  bool deterministic = false;
+  double cache_share = 0;  ///< of all weights, more than the plan's cache: behind what the plan takes
+  std::int32_t n_sequences = 1;
+  std::int32_t capture_rows = 16;
+  std::int32_t chunk = 0;   ///< rows that go through a step at once; 0: as planned
+  bool in_windows = false;  // with chunk: room for experts' outputs of so many rows only
+  std::uint64_t seed = 1;
+  bool helps = false;  ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
+  KernelTable const* device = &reference::kernels_fused();
+  DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
+  float kv_share = 0;          ///< of positions, in VRAM; 0: as planned
+  std::int32_t page_tokens = kv_page_tokens;
+};
+
+inline std::size_t all_bytes(Transformer const& model) {
+  std::size_t sum = 0;
+  for (Shard const& s : model.table().shards) sum += s.bytes;
+  return sum;
+}
+
+/// An executor by hand: what an engine does with its parts, with backends of the test.
+class Rig {
+ public:
+  Rig(std::shared_ptr<Transformer const> m, RigOptions const& o)
+      : model(std::move(m)),
+        lanes(o.helps ? LaneSet::threads() : LaneSet::seeded(o.seed)),
+        host(lanes, reference::kernels(), 0, "host"),
+        device(lanes, *o.device, 2 * o.vram_bytes, "device"),
+        copy(lanes, {.device = &device.memory()}),
+        plans(plan(o)),
+        vram(device.memory(), plans.vram_bytes, weight_alignment),
+        kv(model->config(), {plans.max_context, o.n_sequences, o.kv_type, o.page_tokens}, plans.images.front().plan.state_in_vram,
+           vram.data() + plans.images.front().vram.state_offset),
+        cache(most([](PlanImage const& i) { return i.vram.cache_bytes; }), AnyEviction(Lru{})),
+        activations(host_tier, most([](PlanImage const& i) { return i.activations.total_bytes; }), weight_alignment),
+        lengths(std::size_t(o.n_sequences), 0),
+        executor(ModelRef(*model), parts(o)) {
+    device.may_capture = o.capture;
+  }
+  ~Rig() { executor.recover(); }
+
+  PlanImage const& image_for(std::size_t n_rows) const { return plans.images[DecodePrefillTiers{}.select(int(n_rows))]; }
+
+  /// (slot, token) behind what the sequences have; logits of all rows, or of the last only.
+  std::vector<float> step(std::vector<std::pair<std::int32_t, std::int32_t>> const& tokens, bool last_only = false) {
+    std::size_t const vocab = std::size_t(model->config().vocab_size);
+    std::vector<float> out;
+    for (std::size_t begin = 0; begin < tokens.size();) {
+      PlanImage const& image = image_for(tokens.size() - begin);
+      std::size_t const end = std::min(tokens.size(), begin + std::size_t(image.output_by_rows ? 1 : image.limits.block));
+      std::vector<BlockRow> rows;
+      for (std::size_t i = begin; i < end; ++i) {
+        auto const [slot, token] = tokens[i];
+        rows.push_back({slot, lengths[std::size_t(slot)]++, token, !last_only || i + 1 == tokens.size()});
+        kv.reserve(slot, lengths[std::size_t(slot)]);
+      }
+      std::size_t const n_outputs = std::size_t(std::ranges::count_if(rows, &BlockRow::want_logits));
+      out.resize(out.size() + n_outputs * vocab, -1.f);
+      executor.activate(image);
+      executor.run_block(rows, out.data() + out.size() - n_outputs * vocab);
+      begin = end;
+    }
+    return out;
+  }
+  /// Logits after every token, taken in steps of the given sizes (the last again and again).
+  std::vector<float> all(std::vector<std::int32_t> const& tokens, std::vector<std::size_t> const& sizes) {
+    std::vector<float> out;
+    for (std::size_t begin = 0, s = 0; begin < tokens.size(); ++s) {
+      std::size_t const end = std::min(tokens.size(), begin + sizes[std::min(s, sizes.size() - 1)]);
+      std::vector<std::pair<std::int32_t, std::int32_t>> rows;
+      for (std::size_t i = begin; i < end; ++i) rows.push_back({0, tokens[i]});
+      std::vector<float> const logits = step(rows);
+      out.insert(out.end(), logits.begin(), logits.end());
+      begin = end;
+    }
+    return out;
+  }
+  /// Launches of the device in one more step of these rows.
+  std::vector<std::string> launches_of(std::vector<std::pair<std::int32_t, std::int32_t>> const& rows) {
+    device.launches.clear();
+    host.launches.clear();
+    device.n_waits = 0;
+    step(rows);
+    return device.launches;
+  }
+
+ private:
+  /// From a plan with everything in VRAM; their room stays empty.
+  void take_experts_out(PlanImage& image) const {
+    for (Shard const& s : model->table().shards) {
+      if (s.kind != ShardKind::expert) continue;
+      Placement& p = image.plan.shards[std::size_t(s.id)];
+      p = {Tier::pageable, 1, true};
+      image.vram.resident[std::size_t(s.id)] = VramLayout::none;
+    }
+    image.plan.cache_bytes = 1;  // cache_share says how much
+  }
+  EnginePlans plan(RigOptions const& o) {
+    EngineOptions options;
+    options.vram_bytes = o.vram_bytes;
+    options.max_context = 256;
+    options.n_sequences = o.n_sequences;
+    options.kv_type = o.kv_type;
+    options.kv_page_tokens = o.page_tokens;
+    PolicyValues<SweepPolicies> const values{.placement = make_placement(o.policy)};
+    EnginePlans out = make_plans<SweepPolicies>(*model, options, values, host.kernels(), device.kernels());
+    std::size_t const end = out.vram_bytes;
+    for (PlanImage& image : out.images) {
+      image.plan.fetched_misses = o.deterministic ? 1 : o.fetched_misses;
+      image.plan.deterministic = o.deterministic;
+      if (o.helps) take_experts_out(image);
+      if (o.kv_share > 0) std::ranges::fill(image.plan.state_in_vram, o.kv_share);
+      if (image.plan.cache_bytes > 0 && o.cache_share > 0) {
+        image.vram.cache_bytes = VramAccount::round_up(std::size_t(o.cache_share * double(all_bytes(*model))));
+        image.vram.cache_offset = end;
+        image.vram.shared_bytes = 0;
+        out.vram_bytes = std::max(out.vram_bytes, end + image.vram.cache_bytes);
+      }
+      if (o.chunk == 0 || o.chunk >= image.limits.chunk) continue;
+      std::size_t const tables = image.activations.expert_x - image.activations.kv_tables;
+      image.limits.chunk = o.chunk;
+      image.limits.experts = o.in_windows ? o.chunk : 0;
+      image.activations = make_activation_layout(model->config(), image.limits, image.activations.step_bytes, tables);
+    }
+    return out;
+  }
+  template <class F>
+  std::size_t most(F const& bytes) const {
+    std::size_t n = 0;
+    for (PlanImage const& image : plans.images) n = std::max(n, bytes(image));
+    return n;
+  }
+  ExecutorParts parts(RigOptions const& o) {
+    host.may_run_now = o.helps;
+    if (o.helps) device.offer_help();
+    ExecutorParts p;
+    p.table = model->table();
+    p.config = &model->config();
+    p.host = Side(host_device, host);
+    p.device = Side(first_gpu, device);
+    p.copy = CopyLane(copy);
+    p.vram = vram.data();
+    p.host_base = activations.data();
+    p.kv = &kv;
+    p.cache = &cache;
+    p.device_reads_host_weights = o.device_embeds;
+    p.capture_rows = o.capture_rows;
+    p.device_maps_host = o.maps_host;
+    return p;
+  }
+
+ public:
+  std::shared_ptr<Transformer const> model;
+  std::shared_ptr<LaneSet> lanes;
+  ReferenceDevice host, device;
+  SimCopyEngine copy;
+  EnginePlans plans;
+  Buffer vram;
+  KvCache kv;
+  ExpertCache cache;
+  PageableTier host_tier;
+  Buffer activations;
+  std::vector<std::int32_t> lengths;
+  Executor executor;
+};
+
+/// Every sum in f64, every result rounded to f32: what fusing changes is some roundings of 2^-24 in each op, at the most.
+inline double worst_difference(std::vector<float> const& a, std::vector<float> const& b, float range) {
+  REQUIRE(a.size() == b.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    double const d = std::fabs(double(a[i]) - double(b[i])) / double(range);
+    if (!(d <= worst)) worst = d;
+  }
+  return worst;
+}
+inline constexpr double tolerance = 1e-5;
+
+}  // namespace tiered::test
