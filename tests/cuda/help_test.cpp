@@ -227,6 +227,14 @@ TEST_CASE("CUDA help: a host that gives up lets the device go", "[cuda]") {
     cuda_check(cudaDeviceSynchronize());
     CHECK(room.hidden.download() == expected_row(l, false));
   }
+  Room late(l, pinned);
+  HelpArgs args = late.args();
+  args.patience_ns = 1000;
+  tiered::launch(gpu.table().help, args, gpu.queue());
+  cuda_check(cudaDeviceSynchronize());
+  CHECK((late.mail->timed_out == 1 && late.mail->request == number));
+  CHECK(late.state.download()[0].failed == number);
+  CHECK(late.hidden.download() == expected_row(l, false));
 }
 
 namespace {

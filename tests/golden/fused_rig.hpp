@@ -31,6 +31,7 @@ struct RigOptions {
   std::int32_t chunk = 0;   ///< rows that go through a step at once; 0: as planned
   bool in_windows = false;  // with chunk: room for experts' outputs of so many rows only
   std::uint64_t seed = 1;
+  std::uint64_t help_patience_ns = 0;
   bool helps = false;  ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
   KernelTable const* device = &reference::kernels_fused();
   DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
@@ -172,6 +173,7 @@ class Rig {
     p.device_reads_host_weights = o.device_embeds;
     p.capture_rows = o.capture_rows;
     p.device_maps_host = o.maps_host;
+    p.help_patience_ns = o.help_patience_ns;
     return p;
   }
 

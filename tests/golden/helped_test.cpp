@@ -98,6 +98,22 @@ TEST_CASE("helped: a request that loading left behind is nobody's", "[golden][he
   CHECK(worst_difference(got, Rig(model, {.vram_bytes = 0}).all(f.tokens, {1}), f.logit_range) < tolerance);
 }
 
+TEST_CASE("helped: where the device loses patience a step is done again", "[golden][helped]") {
+  auto const model = open_golden("qwen3moe.f32.gguf");
+  GoldenFixture const f = read_golden(golden_path("qwen3moe.golden"));
+  std::vector<float> const expected = Rig(model, {.vram_bytes = 0}).all(f.tokens, {1});
+  for (std::uint64_t const patience_ns : {1, 5'000, 20'000, 100'000}) {  // the longer ones: now and then, anywhere
+    INFO(patience_ns << " ns");
+    RigOptions o = options(0.4, 0.5f);
+    o.help_patience_ns = patience_ns;
+    Rig rig(model, o);
+    CHECK(worst_difference(rig.all(f.tokens, {1}), expected, f.logit_range) < tolerance);
+    HelpCounters const help = rig.executor.help_counters();
+    CHECK(help.n_steps + help.n_timed_out == f.tokens.size());
+    if (patience_ns == 1) CHECK(help.n_timed_out > 0);
+  }
+}
+
 TEST_CASE("helped: an error of the host, or a cancelled step, lets the device go, and the next step is right", "[golden][helped]") {
   auto const model = open_golden("qwen3moe.f32.gguf");
   GoldenFixture const f = read_golden(golden_path("qwen3moe.golden"));

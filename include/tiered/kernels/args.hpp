@@ -378,6 +378,7 @@ struct HelpMail {
   // the device's
   alignas(64) std::uint64_t request = 0;  ///< the newest one's number
   std::int32_t layer = 0;                 ///< it is of
+  std::uint32_t timed_out = 0;            ///< not 0: in this step the host was waited for in vain
   // the host's
   alignas(64) std::uint64_t step = 0;     ///< numbers of a step's requests are step * 1024 + layer + 1
   std::uint32_t given_up = 0;             ///< not 0: nobody answers any more; kernels end, with results that nobody may use
@@ -390,6 +391,7 @@ struct HelpMail {
 /// On the device: a copy of HelpMail::step, and the step's newest request whose parts are listed, 0 before the first.
 struct HelpState {
   std::uint64_t step = 0, decided = 0;
+  std::uint64_t failed = 0;  ///< the step's newest request that has no answer
 };
 
 /// What a layer's HelpArgs leave behind, in the host's memory, to be read once the step has ended. Times are the device's own clock.
@@ -402,7 +404,8 @@ struct HelpLog {
 /// Ends the routed experts of one row: hidden += sum, sum = 0. Where an expert that the router chose has null for its matrices, first asks
 /// the host, and waits: posts the row as its experts take it, ids and weights; copies the parts that the host lists, while the host
 /// computes; then hidden += sum, += host_sum. So the host need not come by where all experts are there.
-/// A host that does not answer blocks the queue: given_up lets it go. With n_used 0 only the log's begin_ns is written.
+/// A host that does not answer blocks the queue: given_up lets it go, and so does time: then nothing that is listed later counts, and
+/// later requests of the step are not waited for. With n_used 0 only the log's begin_ns is written.
 struct HelpArgs {
   HelpMail* mail = nullptr;              ///< in the host's memory
   HelpState* state = nullptr;            ///< step is that of the mail
@@ -419,7 +422,8 @@ struct HelpArgs {
   float *host_weights = nullptr, *host_row = nullptr;
   float const* host_sum = nullptr;  ///< [dim]
   std::int32_t n_used = 0, n_experts = 0, dim = 0, layer = 0;
-  bool copies = false;  ///< whether parts of many bytes may be listed
+  bool copies = false;                        ///< whether parts of many bytes may be listed
+  std::uint64_t patience_ns = 1'000'000'000;  ///< with which a request is waited for
 };
 
 /// ids[t] = the index of the largest of values[t, :]; of equal ones the least. Not-a-number is less than all numbers.

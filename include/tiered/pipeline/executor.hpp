@@ -73,6 +73,7 @@ struct ExecutorParts {
   /// then on, where the device can and nothing else takes part in them; 0: none. Each number of rows is a graph of each plan, and a
   /// graph takes memory of the device that no plan counts: more than 1 only where capture() makes them all when loading.
   std::int32_t capture_rows = 1;
+  std::uint64_t help_patience_ns = 0;  ///< how long the device waits for the host within a step; 0: HelpArgs::patience_ns
   AnalyticCost attention_cost{};  ///< whether attention of many rows goes to keys and values in host memory, or they come to the device
 };
 

@@ -53,6 +53,7 @@ class ExpertAddresses {
 /// Steps in which the device asks the host, and how often it did: one layer, one request.
 struct HelpCounters {
   std::uint64_t n_steps = 0, n_requests = 0;
+  std::uint64_t n_timed_out = 0;  ///< steps that were done again without help, as the host did not come by in time
 };
 
 /// Rows are on the device, most experts are not. The device computes those that are in VRAM without waiting, writes what the host needs to
@@ -95,6 +96,9 @@ class FewRouted {
   void begin_step(std::uint64_t step);
   /// Answers a request, if there is one; else false, at once.
   bool serve();
+  /// After the device has ended the step: whether it waited in vain. What it computed is of no use then, and who is in the cache is not
+  /// known: what the host listed too late never came.
+  bool timed_out();
   /// After the device has ended the step: what it used counts for the cache.
   void end_step();
   HelpCounters const& help_counters() const { return help_counters_; }

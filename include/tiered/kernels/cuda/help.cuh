@@ -45,10 +45,14 @@ __device__ __forceinline__ std::uint64_t now_ns() {
   return v;
 }
 
-/// False where the host has given up. One thread.
-__device__ inline bool wait_for_host(HelpMail const* mail, std::uint64_t const* number, std::uint64_t wanted) {
+/// False where the host has given up, or is given up here. One thread.
+__device__ inline bool wait_for_host(HelpMail* mail, std::uint64_t const* number, std::uint64_t wanted, std::uint64_t until_ns) {
   while (load_system(number) < wanted) {
     if (load_system(&mail->given_up) != 0) return false;
+    if (now_ns() < until_ns) continue;
+    mail->timed_out = mail->given_up = 1;  // the latter for all requests to come; the host takes it back before the next step
+    __threadfence_system();
+    return false;
   }
   return true;
 }
@@ -173,7 +177,7 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
       }
     }
     __syncthreads();
-    if (is_decided) copy_parts(a.mail, false, int(blockIdx.x) - 1, int(gridDim.x) - 1);
+    if (is_decided && load_device(&a.state->failed) != number) copy_parts(a.mail, false, int(blockIdx.x) - 1, int(gridDim.x) - 1);
     return;
   }
   if (thread < a.n_used) {
@@ -188,16 +192,17 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
   if (missing) {
     ask_host(a, number);
     if (thread == 0) {
-      a.log->asked_ns = now_ns();
-      is_decided = wait_for_host(a.mail, &a.mail->decided, number);
+      std::uint64_t const asked = a.log->asked_ns = now_ns();
+      is_decided = wait_for_host(a.mail, &a.mail->decided, number, asked + a.patience_ns);
       a.log->decided_ns = now_ns();
+      if (!is_decided) store_device(&a.state->failed, number);
       store_device(&a.state->decided, number);
       __threadfence();  // before the small parts, of which some change the table
     }
     __syncthreads();
     if (is_decided) copy_parts(a.mail, true, 0, 1);
     if (thread == 0) {
-      is_answered = is_decided && wait_for_host(a.mail, &a.mail->answered, number);
+      is_answered = is_decided && wait_for_host(a.mail, &a.mail->answered, number, now_ns() + a.patience_ns);
       a.log->answered_ns = now_ns();
     }
     __syncthreads();

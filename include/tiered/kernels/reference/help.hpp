@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -13,9 +14,15 @@
 namespace tiered::reference {
 namespace detail {
 
-inline bool wait_for_host(HelpMail& mail, std::uint64_t& number, std::uint64_t wanted) {
+inline bool wait_for_host(HelpMail& mail, std::uint64_t& number, std::uint64_t wanted, std::uint64_t patience_ns) {
+  auto const begin = std::chrono::steady_clock::now();
   while (std::atomic_ref(number).load(std::memory_order_acquire) < wanted) {
     if (std::atomic_ref(mail.given_up).load(std::memory_order_acquire) != 0) return false;
+    if (std::uint64_t((std::chrono::steady_clock::now() - begin).count()) >= patience_ns) {
+      mail.timed_out = 1;
+      std::atomic_ref(mail.given_up).store(1, std::memory_order_release);
+      return false;
+    }
     std::this_thread::yield();
   }
   return true;
@@ -42,10 +49,10 @@ inline bool ask(HelpArgs const& a) {
   std::copy_n(a.weights, a.n_used, a.host_weights);
   mail.layer = a.layer;
   std::atomic_ref(mail.request).store(number, std::memory_order_release);
-  if (!wait_for_host(mail, mail.decided, number)) return false;
+  if (!wait_for_host(mail, mail.decided, number, a.patience_ns)) return false;
   a.state->decided = number;
   for (std::int32_t p = 0; p < mail.n_parts; ++p) std::memcpy(mail.parts[p].to, mail.parts[p].from, std::size_t(mail.parts[p].bytes));
-  return wait_for_host(mail, mail.answered, number) && mail.has_sum != 0;
+  return wait_for_host(mail, mail.answered, number, a.patience_ns) && mail.has_sum != 0;
 }
 
 }  // namespace detail

@@ -52,6 +52,13 @@ void Executor::run_helped() {
     few.give_up();
     throw;
   }
+  if (few.timed_out()) {
+    // Another thread was in a call of the driver until the device is idle, say, and the host stood behind it.
+    wait_for_copies();
+    p_.cache->clear({});
+    few.forget_coming();
+    return walk();
+  }
   few.end_step();
   if (p_.trace != nullptr) few.trace_step(begin, end);
   side_ = &p_.device;

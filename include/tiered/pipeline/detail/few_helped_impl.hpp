@@ -46,7 +46,7 @@ void FewRouted::enqueue_step() {
   args.parts[1] = {host_at<float>(l.help_zeros), env_->device_base + l.help_sum, env_->config->dim * std::int32_t(sizeof(float))};
   // Another plan may have had its rows where this is: any number could stand there.
   args.parts[2] = {host_at<float>(l.help_zeros), &reinterpret_cast<HelpState*>(env_->device_base + l.help)->decided,
-                   std::int32_t(sizeof(std::uint64_t))};
+                   std::int32_t(2 * sizeof(std::uint64_t))};
   args.n_parts = 3;
   tiered::launch(env_->device.kernels().transfer, args, env_->device.queue());
   if (env_->trace == nullptr) return;
@@ -84,6 +84,7 @@ void FewRouted::enqueue(RoutedRows const& rows, ShardId first_expert) {
   help.dim = env_->config->dim;
   help.layer = rows.layer;
   help.copies = env_->plan->fetched_misses > 0;
+  if (env_->help_patience_ns > 0) help.patience_ns = env_->help_patience_ns;
   tiered::launch(env_->device.kernels().help, help, env_->device.queue());
   if (!help.copies) return;
   List const there = list_at(env_->device_base, 0);
@@ -122,6 +123,7 @@ void FewRouted::begin_step(std::uint64_t step) {
   parts.clear();
   HelpMail& m = mail();
   m.step = step;
+  m.timed_out = 0;
   served_ = m.request;  // the last one of a step that was given up has no answer
   std::atomic_ref(m.given_up).store(0, std::memory_order_release);
 }
@@ -235,6 +237,12 @@ void FewRouted::unpin_helped() {
       --e.entry->pins;
     }
   }
+}
+
+bool FewRouted::timed_out() {
+  if (mail().timed_out == 0) return false;
+  ++help_counters_.n_timed_out;
+  return true;
 }
 
 void FewRouted::end_step() {
