@@ -87,7 +87,7 @@ TEST_CASE("a machine whose link is held to a rate has a file of its own, with th
   CHECK(held.source == ProfileSource::measured);
   CHECK(held.file != whole.file);
   REQUIRE_FALSE(held.hardware.h2d.points.empty());
-  CHECK(held.hardware.h2d.points.back().per_s < 2.2e8);  // what the first of several is early by counts
+  CHECK(held.hardware.h2d.peak_per_s() <= 2e8);
 
   HardwareProfile const made_up = HardwareProfile::simulated(), slow = with_link(made_up, 1e9);
   CHECK(slow.h2d.peak_per_s() == 1e9);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tiered/core/text.hpp"
@@ -45,7 +46,7 @@ inline std::int32_t most_experts_used(ModelConfig const& config) {
 
 }  // namespace detail
 
-/// A made-up machine with a link of no more than this rate; 0: as it is.
+/// A machine with a link of no more than this rate; 0: as it is. On a busy machine a transfer that ended late makes the next look quicker.
 inline HardwareProfile with_link(HardwareProfile h, double bytes_per_s) {
   for (RateCurve* const curve : {&h.h2d, &h.d2h, &h.both_ways}) {
     double const most = (curve == &h.both_ways ? 2 : 1) * bytes_per_s;
@@ -118,6 +119,7 @@ ProfileResult profile_machine(MachineType& machine, M const& model, std::span<We
   int const n_threads = input.team != nullptr ? input.team->size() : options.n_threads;
   ProfileResult result =
       hardware_profile(input, machine_key(kernels.c_str(), n_threads, input.has_device() ? device : std::string()), options.profile);
+  result.hardware = with_link(std::move(result.hardware), options.link_bytes_per_s);
   machine.device->synchronize();
   if constexpr (requires { machine.copy->addresses(); }) {  // other memory may be there soon, page-locked or not
     machine.copy->addresses().forget(landing.data(), landing.bytes());

@@ -3,22 +3,22 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <thread>
 
+#include "tiered/core/clock.hpp"
 #include "tiered/kernels/args.hpp"
 
 namespace tiered::reference {
 namespace detail {
 
 inline bool wait_for_host(HelpMail& mail, std::uint64_t& number, std::uint64_t wanted, std::uint64_t patience_ns) {
-  auto const begin = std::chrono::steady_clock::now();
+  double const until_s = steady_seconds() + 1e-9 * double(patience_ns);
   while (std::atomic_ref(number).load(std::memory_order_acquire) < wanted) {
     if (std::atomic_ref(mail.given_up).load(std::memory_order_acquire) != 0) return false;
-    if (std::uint64_t((std::chrono::steady_clock::now() - begin).count()) >= patience_ns) {
+    if (steady_seconds() >= until_s) {
       mail.timed_out = 1;
       std::atomic_ref(mail.given_up).store(1, std::memory_order_release);
       return false;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "tiered/memory/detail/lane_wait.hpp"
 #include "tiered/pipeline/executor.hpp"
 
 namespace tiered {
@@ -46,7 +47,9 @@ void Executor::run_helped() {
     p_.device.launch_graph(graph);
     end = p_.device.record();
     while (!p_.device.done(end)) {
-      if (!few.serve()) check_cancelled(0);
+      if (few.serve()) continue;
+      check_cancelled(0);
+      detail::pause_briefly();
     }
   } catch (...) {
     few.give_up();
