@@ -77,6 +77,8 @@ std::string device_text(Report const& r, Options const& o) {
   if (std::uint64_t const used = r.experts.hits + r.experts.misses; used > 0)
     out += concat("\nexpert cache         ", fixed(100 * double(r.experts.hits) / double(used), 1), " % of ", used, " uses hit");
   if (r.prior_bytes > 0) out += concat("\n                     began with ", format_bytes(r.prior_bytes), " that earlier runs used");
+  if (r.n_steps_again > 0)
+    out += concat("\n                     ", r.n_steps_again, " steps done again: the GPU waited for the CPU in vain");
   return out + '\n';
 }
 

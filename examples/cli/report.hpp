@@ -53,7 +53,8 @@ struct Report {
   std::string stopped;
   std::size_t vram_peak_bytes = 0, host_kv_bytes = 0;
   tiered::ExpertCache::Counters experts;
-  tiered::LoadTimes load;  ///< of the engine, a part of load_s
+  std::uint64_t n_steps_again = 0;  ///< the device waited for the host for too long: HelpCounters::n_timed_out
+  tiered::LoadTimes load;           ///< of the engine, a part of load_s
   std::optional<Bound> bound;
   std::size_t prior_bytes = 0;      ///< of experts that earlier runs used, brought ahead
   std::optional<double> planned_s;  ///< what the plan says of a token behind `planned_context` positions; nothing: for a made-up machine

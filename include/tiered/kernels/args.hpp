@@ -398,7 +398,9 @@ struct HelpState {
 struct HelpLog {
   static constexpr int max_used = 16;
   std::int32_t ids[max_used] = {};
-  std::uint64_t begin_ns = 0, asked_ns = 0, decided_ns = 0, answered_ns = 0, end_ns = 0;  ///< in the middle: 0 where there was no request
+  std::uint64_t begin_ns = 0, end_ns = 0;
+  std::uint64_t asked_ns = 0;                     ///< 0 where there was no request: then the next two are of an earlier one
+  std::uint64_t decided_ns = 0, answered_ns = 0;  ///< when the device saw it, or stopped waiting
 };
 
 /// Ends the routed experts of one row: hidden += sum, sum = 0. Where an expert that the router chose has null for its matrices, first asks
@@ -418,9 +420,10 @@ struct HelpArgs {
   float* hidden = nullptr;               ///< [dim]; may be row.x
   std::int32_t* fetched_ids = nullptr;   ///< [n_used]: -1 each, unless a part says otherwise
   HelpLog* log = nullptr;                ///< in the host's memory, as what is called host_*
-  std::int32_t* host_ids = nullptr;      ///< [n_used], as the others written where there is a request
-  float *host_weights = nullptr, *host_row = nullptr;
-  float const* host_sum = nullptr;  ///< [dim]
+  std::int32_t* host_ids = nullptr;      ///< [n_used]; this and the next two are written before a request is posted, and only then
+  float* host_weights = nullptr;         ///< [n_used]
+  float* host_row = nullptr;             ///< [dim]: as row.y
+  float const* host_sum = nullptr;       ///< [dim]: read after HelpMail::answered, where has_sum
   std::int32_t n_used = 0, n_experts = 0, dim = 0, layer = 0;
   bool copies = false;                        ///< whether parts of many bytes may be listed
   std::uint64_t patience_ns = 1'000'000'000;  ///< with which a request is waited for

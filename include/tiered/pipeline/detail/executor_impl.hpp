@@ -208,8 +208,10 @@ void Executor::run_block(std::span<BlockRow const> rows, float* logits) {
   fill_inputs(rows);
   side_ = &p_.host;
   if (image_->uses_device) upload_inputs();
-  bool const all_there = std::ranges::all_of(rows, [&](BlockRow const& r) { return p_.kv->all_in_vram(r.position + 1); });
-  all_there&& is_capturable(std::int32_t(rows.size()), outputs_total_) ? run_captured() : walk();
+  // In this order: of a long prompt's rows nobody needs to know where their keys are.
+  bool const is_captured = is_capturable(std::int32_t(rows.size()), outputs_total_) &&
+                           std::ranges::all_of(rows, [&](BlockRow const& r) { return p_.kv->all_in_vram(r.position + 1); });
+  is_captured ? run_captured() : walk();
   p_.host.synchronize();
   if (!image_->uses_device) return;
   p_.device.synchronize();
