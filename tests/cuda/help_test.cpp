@@ -251,41 +251,33 @@ TEST_CASE("CUDA help: a host that gives up lets the device go", "[cuda]") {
 
 namespace {
 
-/// With the smallest budget of some in which the device asks for experts.
-std::unique_ptr<Engine<test::LimitedPolicies>> small_engine(std::shared_ptr<Transformer const> const& model) {
+/// All but experts in VRAM, of these four in ten: each token asks for some.
+Engine<test::LimitedPolicies> small_engine(std::shared_ptr<Transformer const> const& model) {
   EngineOptions options;
   options.vram_bytes = 4 * GiB;
   options.max_context = 256;
   options.n_threads = 2;
   options.hardware = HardwareProfile::simulated();
-  for (std::size_t bytes = 64 * KiB; bytes < 8 * MiB; bytes += bytes / 4) {
-    auto engine = std::make_unique<Engine<test::LimitedPolicies>>(test::make_limited(model, options, "attention_first", bytes));
-    Sequence const sequence = engine->new_sequence();
-    engine->prefill(sequence, std::vector<std::int32_t>{1, 2, 3});
-    for (std::int32_t i = 0; i < 8; ++i) engine->decode(sequence, 3 + i * 11 % 50);
-    if (engine->stats().help.n_requests > 0) return engine;
-  }
-  FAIL("no budget in which the device asks for experts");
-  return nullptr;
+  return test::make_limited(model, options, AnyPlacement(test::ExpertsInCache{0.4}), 8 * MiB);
 }
 
 }  // namespace
 
 TEST_CASE("cuda: a mixture that does not fit decodes in one launch a token, and asks for what is missing", "[cuda][golden]") {
   if (!has_gpu()) return;
-  auto const engine = small_engine(test::open_golden("qwen3moe.f16.gguf"));
-  HelpCounters const before = engine->stats().help;
-  Sequence const sequence = engine->new_sequence();
-  engine->prefill(sequence, std::vector<std::int32_t>{1, 2, 3, 4, 5});
-  for (std::int32_t i = 0; i < 40; ++i) engine->decode(sequence, 3 + i * 11 % 50);
-  HelpCounters const help = engine->stats().help;
+  auto engine = small_engine(test::open_golden("qwen3moe.f16.gguf"));
+  HelpCounters const before = engine.stats().help;
+  Sequence const sequence = engine.new_sequence();
+  engine.prefill(sequence, std::vector<std::int32_t>{1, 2, 3, 4, 5});
+  for (std::int32_t i = 0; i < 40; ++i) engine.decode(sequence, 3 + i * 11 % 50);
+  HelpCounters const help = engine.stats().help;
   CHECK(help.n_steps == before.n_steps + 40);
   CHECK(help.n_requests > before.n_requests);
 }
 
 TEST_CASE("cuda: memory is allocated and page-locked by others while a device waits for its host", "[cuda][golden]") {
   if (!has_gpu()) return;
-  auto const engine = small_engine(test::open_golden("qwen3moe.f16.gguf"));
+  auto engine = small_engine(test::open_golden("qwen3moe.f16.gguf"));
   std::atomic<bool> ends = false;
   std::atomic<int> n_rounds = 0;
   std::jthread const other([&] {
@@ -300,11 +292,11 @@ TEST_CASE("cuda: memory is allocated and page-locked by others while a device wa
       if (!ok) return;
     }
   });
-  Sequence sequence = engine->new_sequence();
-  engine->prefill(sequence, std::vector<std::int32_t>{1, 2, 3, 4, 5});
+  Sequence sequence = engine.new_sequence();
+  engine.prefill(sequence, std::vector<std::int32_t>{1, 2, 3, 4, 5});
   for (int i = 0; i < 50 || (n_rounds < 20 && i < 50000); ++i) {
     sequence.truncate(5);
-    for (std::int32_t j = 0; j < 40; ++j) engine->decode(sequence, 3 + (i + j) * 11 % 50);
+    for (std::int32_t j = 0; j < 40; ++j) engine.decode(sequence, 3 + (i + j) * 11 % 50);
   }
   ends = true;
   CHECK(n_rounds >= 20);

@@ -30,9 +30,39 @@ struct LimitedPolicies : CudaPolicies {
 
 /// `options.vram_bytes` holds the context, too.
 inline Engine<LimitedPolicies> make_limited(std::shared_ptr<Transformer const> const& model, EngineOptions const& options,
-                                            std::string const& placement, std::size_t plan_bytes) {
+                                            AnyPlacement placement, std::size_t plan_bytes) {
   limited_plan_bytes() = plan_bytes;
-  return Engine<LimitedPolicies>(model, options, {.placement = make_placement(placement)});
+  return Engine<LimitedPolicies>(model, options, {.placement = std::move(placement)});
 }
+inline Engine<LimitedPolicies> make_limited(std::shared_ptr<Transformer const> const& model, EngineOptions const& options,
+                                            std::string const& placement, std::size_t plan_bytes) {
+  return make_limited(model, options, make_placement(placement), plan_bytes);
+}
+
+/// All but experts in VRAM, whatever that costs; these in a cache of a share of their bytes.
+struct ExpertsInCache {
+  double share = 0.4;
+
+  Placements place(PlanRequest const& r) const {
+    Placements out{r};
+    out.declined = r.ring_bytes > 0;
+    VramAccount vram{r};
+    double expert_bytes = 0;
+    for (std::size_t i = 0; i < r.shards.size(); ++i) {
+      Shard const& shard = r.shards[i];
+      if (shard.kind == ShardKind::expert) {
+        out.shards[i] = {.gpu_rows = 1, .cached = true};
+        expert_bytes += double(shard.bytes);
+        continue;
+      }
+      if (shard.kind == ShardKind::embedding || !vram.try_resident(i)) continue;  // an embedding stays on the host
+      out.shards[i] = {.home = Tier::vram, .gpu_rows = 1};
+      if (shard.kind == ShardKind::attention && vram.try_state(std::size_t(shard.layer))) out.state_in_vram[std::size_t(shard.layer)] = 1;
+    }
+    std::size_t const cache = std::size_t(share * expert_bytes);
+    if (vram.try_bytes(cache)) out.cache_bytes = cache;
+    return out;
+  }
+};
 
 }  // namespace tiered::test
