@@ -298,7 +298,8 @@ TEST_CASE("a block may be larger than what experts' outputs have room for, where
   fake::Model const model{fake::moe_30b()};
   ShardTable const table = model.table();
   AnalyticCost const cost;
-  std::size_t const row = std::size_t(fake::moe_30b().dim) * sizeof(float), budget = 1400 * MiB;
+  std::size_t const row = std::size_t(fake::moe_30b().dim) * sizeof(float);
+  std::size_t budget = 1400 * MiB;
   auto const scratch = [&](std::int32_t chunk, std::int32_t block) {
     return 16 * row * std::size_t(chunk) + 40 * row * std::size_t(block);
   };
@@ -328,6 +329,12 @@ TEST_CASE("a block may be larger than what experts' outputs have room for, where
     if (table.shards[i].kind == ShardKind::expert) REQUIRE((p.cached || p.resident()));
     if (table.shards[i].kind == ShardKind::router) REQUIRE(p.gpu_rows > 0);
   }
+  // Experts that are all there for good do not come in windows, though a larger block would have room then.
+  budget = 17 * GiB;
+  TierPlan const resident = plan(true, [](PlanRequest const& r) { return AllVram{}.place(r); });
+  REQUIRE(std::ranges::all_of(ExpertLayers(table.shards).ids, [&](std::uint32_t id) { return resident.plan.shards[id].resident(); }));
+  CHECK(resident.plan.expert_tokens == 0);
+  budget = 1400 * MiB;
   // One expert on the host is enough that there must be room for the outputs of all rows.
   TierPlan const mixed = plan(true, [](PlanRequest const& r) {
     Placements out = SecondsPerByte{}.place(r);

@@ -99,11 +99,13 @@ class TierPlanner {
              return uses_whole_layer(table_.shards[experts_.ids[l.begin]], chunk + 1);
            });
   }
-  /// Whether the plan has its rows on the device wherever there are experts, and has those come there.
+  /// Whether the plan has its rows on the device wherever there are experts, and has those come there: where all are there for good,
+  /// windows are pieces too small for a device that waits for nothing (4096 rows of 128 resident experts took 1.7 times as long).
   bool runs_in_windows(ShardPlan const& plan) const {
     return routers_.size() == experts_.layers.size() &&
            std::ranges::all_of(routers_, [&](ShardId id) { return plan.shards[std::size_t(id)].gpu_rows > 0; }) &&
-           std::ranges::all_of(experts_.ids, [&](std::uint32_t id) { return plan.shards[id].resident() || plan.shards[id].cached; });
+           std::ranges::all_of(experts_.ids, [&](std::uint32_t id) { return plan.shards[id].resident() || plan.shards[id].cached; }) &&
+           std::ranges::any_of(experts_.ids, [&](std::uint32_t id) { return plan.shards[id].cached; });
   }
 
   void set_shape(Shape const& shape, ShardCostRef shard_cost, StateCostRef state_cost) {
