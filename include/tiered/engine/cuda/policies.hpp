@@ -167,11 +167,12 @@ struct CudaPolicies : CpuPolicies {
     std::size_t const own = options.workspace_bytes + options.cublas_workspace_bytes;
     check_room(m, o, own);
     m.device = std::make_unique<CudaBackend>(m.lanes, m.gpu, VramTier(m.gpu, m.share, own), options);
-    m.copy = std::make_unique<Copy>(m.lanes, o.link_bytes_per_s, m.gpu.ordinal);
+    std::shared_ptr<Copy::Link> const link = Copy::make_link(o.link_bytes_per_s);
+    m.copy = std::make_unique<Copy>(m.lanes, link, m.gpu.ordinal);
     // Keys and values in host memory are page-locked, as are activations; but they count as pageable where the driver does not say how
     // far a registration goes. CUDA promises nothing about priorities of copies.
-    m.kv_copy = std::make_unique<Copy>(m.lanes, o.link_bytes_per_s, m.gpu.ordinal,
-                                       StreamCopyOptions{.n_staging = 1, .lane_name = "kv copy", .priority = -1});
+    m.kv_copy =
+        std::make_unique<Copy>(m.lanes, link, m.gpu.ordinal, StreamCopyOptions{.n_staging = 1, .lane_name = "kv copy", .priority = -1});
     m.bulk = std::make_unique<StreamBulkCopy>(m.gpu.ordinal);
     m.share->settle(before);
     m.since = m.share->mark();
