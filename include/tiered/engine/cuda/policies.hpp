@@ -84,8 +84,9 @@ struct CudaMachine {
     pages.reset();
     sources.reset();
   }
-  /// Whether kernels may read these bytes where they are, by the same address.
+  /// Whether kernels may read these bytes where they are, by the same address. What they read would pass a link that is held to a rate.
   bool device_reads(std::span<std::byte const> bytes) {
+    if (copy->link_bytes_per_s() > 0) return false;
     return sources != nullptr && sources->wait_until(bytes.data(), bytes.size()) && gpu.reads_registered_memory;
   }
   /// Everything is loaded: charges what the driver took for it.
