@@ -145,10 +145,13 @@ int main(int argc, char** argv) {
       ->type_name("RATE");
   app.add_option("--device", o.device, "automatic, cuda, or simulated: memory of this machine behind a link that copies")
       ->check(CLI::IsMember({"automatic", "cuda", "simulated"}));
-  app.add_option("--placement", o.placement, "Placement policy")->capture_default_str();
-  app.add_option("-c,--ctx-size", o.engine.max_context, "Tokens of context; 0: as trained, at most 32768")->check(CLI::Range(0, 1 << 24));
+  auto* const placement = app.add_option("--placement", o.placement, "Placement policy")->capture_default_str();
+  auto* const context = app.add_option("-c,--ctx-size", o.engine.max_context, "Tokens of context; 0: as trained, at most 32768");
+  context->check(CLI::Range(0, 1 << 24));
   app.add_option("-t,--threads", o.engine.n_threads, "CPU threads; 0: physical cores")->check(CLI::Range(0, 1024));
-  app.add_flag("--hardware", o.hardware, "Only what the machine can do, measured now or earlier; also of a simulated device");
+  app.add_flag("--hardware", o.hardware, "Only what the machine can do, measured now or earlier; also of a simulated device")
+      ->excludes(placement)
+      ->excludes(context);
   app.add_flag("--made-up", o.simulate, "Plan for a made-up machine that is the same everywhere; measures nothing");
   app.add_flag("--no-profile-file", o.no_files, "Neither read nor write what was measured");
   app.add_flag("--json", o.as_json, "One JSON object");

@@ -19,6 +19,7 @@
 #include "cli/run.hpp"
 #include "cli/runner.hpp"
 #include "cli/terminal.hpp"
+#include "cli/unused.hpp"
 #include "cli/weights.hpp"
 #include "tiered/kernels/cpu/topology.hpp"
 #include "tiered/memory/host_memory.hpp"
@@ -151,7 +152,6 @@ void settle_device(Options& o) {
     throw tiered::Error(tiered::Errc::unsupported, "--device cuda: this program was built without CUDA");
 #endif
   if (o.device == DeviceKind::automatic) o.device = o.vram_bytes.value_or(0) > 0 ? DeviceKind::simulated : DeviceKind::none;
-  if (o.device == DeviceKind::none && o.chose_placement && !o.quiet) say("tiered-run: note: --placement changes nothing without --vram\n");
 }
 
 void check_budget(Options const& o) {
@@ -253,6 +253,7 @@ using LateTokenizer = Background<tiered::Tokenizer>;
 template <class P>
 ExitCode run(tiered::GgufFile const& gguf, LateTokenizer& late_tokenizer, Options const& o, nlohmann::json& so_far) {
   Model const model = tiered::make_model(gguf);
+  tell_unused(o, !tiered::ExpertLayers(model->table().shards).layers.empty());
   Progress progress("reading the prompt", "tokens");
   tiered::EngineOptions const options = engine_options(o, progress);
   if (o.plan_only) return print_plan<P>(gguf, model, options, o), ok;

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <iterator>
 #include <limits>
@@ -129,7 +128,6 @@ struct Raw {
   std::vector<std::string> logit_bias;
   bool chat = false, conversation = false, no_conversation = false, cache_read_only = false, cache_all = false, accepted = false;
   std::int32_t batch = 0, micro_batch = 0;
-  int batch_threads = 0;
 };
 
 void add_what_to_run(CLI::App& app, Options& o) {
@@ -154,10 +152,17 @@ void add_conversation(CLI::App& app, Options& o, Raw& raw) {
   app.add_option("--system-prompt-file", o.chat.system_file, "The same from a file")->type_name("FILE")->excludes(text);
   auto* const name = app.add_option("--chat-template", o.chat.template_name, "A built-in template's name, or Jinja; else the model's own")
                          ->type_name("TEXT");
-  app.add_option("--chat-template-file", o.chat.template_file, "The same from a file")->type_name("FILE")->excludes(name);
+  auto* const file =
+      app.add_option("--chat-template-file", o.chat.template_file, "The same from a file")->type_name("FILE")->excludes(name);
   app.add_flag("--jinja,!--no-jinja", raw.accepted, "Accepted: templates are always Jinja");
-  app.add_option("--in-prefix", o.chat.in_prefix, "Before each message, instead of a template")->type_name("TEXT");
-  app.add_option("--in-suffix", o.chat.in_suffix, "Behind each message, instead of a template")->type_name("TEXT");
+  app.add_option("--in-prefix", o.chat.in_prefix, "Before each message, instead of a template")
+      ->type_name("TEXT")
+      ->excludes(name)
+      ->excludes(file);
+  app.add_option("--in-suffix", o.chat.in_suffix, "Behind each message, instead of a template")
+      ->type_name("TEXT")
+      ->excludes(name)
+      ->excludes(file);
   app.add_flag("--multiline-input", o.chat.multiline, "Messages have many lines; one that ends with \\ or / is the last");
   app.add_flag("--simple-io", o.chat.simple_io, "No line editor, no colours, no history");
   app.add_option("--color", raw.color, "on, off or auto (on a terminal)")->type_name("WHEN")->expected(0, 1);
@@ -195,7 +200,7 @@ void add_where_to_run(CLI::App& app, Options& o, Raw& raw) {
       ->check(number(-1, 1024))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--threads-batch", raw.batch_threads, "Accepted: prompts are read by the same threads")
+  app.add_option("--threads-batch", o.batch_threads, "Accepted: prompts are read by the same threads")
       ->check(number(-1, 1024))
       ->type_name("N");
   app.add_option("-b,--batch-size", raw.batch, "Accepted: the plan decides how many tokens go together")
@@ -338,16 +343,6 @@ std::optional<bool> parse_when(std::string const& text, char const* flag) {
   throw UsageError{concat(flag, " \"", text, "\": write on, off or auto")};
 }
 
-void note(std::string const& text) { std::fputs(concat("tiered-run: note: ", text, '\n').c_str(), stderr); }
-
-void note_what_changes_nothing(CLI::App const& app, Options const& o, Raw const& raw) {
-  if (o.quiet) return;
-  if (raw.batch > 0) note("-b changes nothing: the plan decides how many tokens go together");
-  if (raw.micro_batch > 0) note("-ub changes nothing: the plan decides how many tokens go together");
-  if (app.count("--threads-batch") > 0 && raw.batch_threads != o.n_threads) note("-tb changes nothing: prompts are read by the -t threads");
-  if (app.count("--keep") > 0 && !o.context_shift) note("--keep changes nothing without --context-shift");
-}
-
 void finish_conversation(CLI::App const& app, Options& o, Raw const& raw) {
   bool const at_terminal = isatty(STDIN_FILENO) != 0;
   if (raw.no_conversation)
@@ -387,7 +382,6 @@ void finish(CLI::App const& app, Options& o, Raw const& raw) {
                                     : DeviceKind::automatic;
   if (o.device == DeviceKind::none && o.vram_bytes) throw UsageError{"--vram is a budget for a device, and --device none asks for none"};
   if (o.device == DeviceKind::simulated && !o.vram_bytes) throw UsageError{"--device sim needs a budget, as in --vram 2G"};
-  o.chose_placement = app.count("--placement") > 0;
   o.sampling.seed = parse_seed(raw.seed);
   for (std::string const& text : raw.logit_bias) o.sampling.logit_bias.push_back(parse_bias(text));
   o.kv_type = parse_kv_type(raw);
@@ -412,7 +406,9 @@ void finish(CLI::App const& app, Options& o, Raw const& raw) {
       if (text.empty()) throw UsageError{concat(texts == &o.stops ? "--stop" : "--reverse-prompt", ": the text is empty")};
     }
   }
-  note_what_changes_nothing(app, o, raw);
+  for (CLI::Option const* const option : app.get_options()) {
+    if (option->count() > 0 && !option->get_lnames().empty()) o.given.push_back(concat("--", option->get_lnames().front()));
+  }
 }
 
 /// Long names for short ones, wherever a flag and not its value stands.

@@ -1,6 +1,7 @@
 /// What tiered-run was asked to do: its command line, its help, its exit codes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -80,12 +81,11 @@ struct Options {
   bool vram_excludes_context = false;
   double link_bytes_per_s = 0;
   std::string placement = "seconds_per_byte";
-  bool chose_placement = false;
   std::string eviction = "prior_frequency";
   std::optional<bool> expert_prior;  ///< nothing: see EngineOptions
   bool plan_only = false;
   std::int32_t context = 0;
-  int n_threads = 0;
+  int n_threads = 0, batch_threads = 0;  ///< of the second only is said that they change nothing
   bool f32_activations = false;
   bool deterministic = false;
   tiered::DType kv_type = tiered::DType::f16;
@@ -102,7 +102,10 @@ struct Options {
   std::int32_t logprobs = 0;
   std::string trace_file;
 
+  std::vector<std::string> given;  ///< on the command line: long names, as "--vram"; of a pair with --no- the first
+
   bool has_prompt() const { return prompt || prompt_file || binary_file; }
+  bool was_given(std::string_view option) const { return std::find(given.begin(), given.end(), option) != given.end(); }
 };
 
 /// All that was asked for is this text, as by --help.

@@ -37,6 +37,7 @@ class LaneSet;
 class LaneTask;
 struct LinkClock;
 class LinkPace;
+enum class LinkWay : std::uint8_t;
 class MemcpyEngine;
 class NvmlDevice;
 class PageToucher;

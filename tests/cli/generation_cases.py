@@ -24,7 +24,7 @@ class Flags(Case):
             (["-l", "5+nan"], "15043+1"), (["-l", "288+1"], "token 288 is not in a vocabulary of 288"),
             (["--stop", ""], "empty"), (["-r", ""], "empty"), (["--min-p", "2"], "range"), (["--typical", "-1"], "range"), (["--repeat-penalty", "0"], "range"),
             (["--repeat-last-n", "-2"], "range"), (["--presence-penalty", "nan"], "no number"), (["--frequency-penalty", "x"], "no number"),
-            (["--logprobs", "2"], "--json"), (["-cnv", "-no-cnv"], "excludes"), (["-cnv", "--json"], "--json"), (["--in-prefix", "a"], "-cnv"),
+            (["--logprobs", "2"], "--json"), (["-cnv", "-no-cnv"], "excludes"), (["-cnv", "--json"], "--json"), (["--in-prefix", "a"], "-cnv"), (["--in-prefix", "a", "--chat-template", "chatml"], "excludes"),
             (["--chat-template", "chatml"], "--chat"), (["-sysf", "x"], "--chat"),
             (["--prompt-cache-ro"], "--prompt-cache"), (["--session", "a", "--prompt-cache", "b"], "excludes"), (["-bf", "x"], "excludes"),
         ]:
@@ -44,6 +44,46 @@ class Flags(Case):
                 result = run("-m", TINY, "-p", "abc", "-n", "6", "--temp", "0", *args)
                 self.assertEqual((result.returncode, result.stdout), (0, expected))
                 self.assertNotIn(b"note", result.stderr)
+
+    def test_what_can_change_nothing_is_said(self):
+        expected = self.text("-p", "abc", "-n", "6")
+        device = ["--vram", "64K"]
+        for args, why in [
+            (["--placement", "all_vram"], "--placement changes nothing without --vram"),
+            (["--eviction", "lru"], "--eviction changes nothing without --vram"),
+            (["--eviction", "lru", *device], "--eviction changes nothing: the model has no experts"),
+            (["--expert-prior"], "--expert-prior changes nothing without --vram"),
+            (["--expert-prior", *device], "--expert-prior changes nothing: the model has no experts"),
+            (["--vram-excludes-context", *device], "--vram-excludes-context changes nothing without a CUDA device"),
+            (["-s", "3"], "--seed changes nothing with --temp 0"),
+            (["--top-k", "3"], "--top-k changes nothing with --temp 0"),
+            (["--top-p", "0.5"], "--top-p changes nothing with --temp 0"),
+            (["--min-p", "0.5"], "--min-p changes nothing with --temp 0"),
+            (["--repeat-last-n", "5"], "--repeat-last-n changes nothing without a penalty"),
+            (["-st"], "--single-turn changes nothing without -cnv"),
+            (["-mli"], "--multiline-input changes nothing without -cnv"),
+            (["--prompt-cache", self.folder / "state", "--prompt-cache-all", "--prompt-cache-ro"], "--prompt-cache-all changes nothing with --prompt-cache-ro"),
+        ]:
+            with self.subTest(args=args):
+                result = run("-m", TINY, "-p", "abc", "-n", "6", "--temp", "0", *args)
+                self.assertEqual(self.check(result, 0, "tiered-run: note: " + why), expected)
+                self.assertEqual(result.stderr.count(b"note: "), 1)
+        moe = ["-m", MOE, "-p", "abc", "-n", "1", "--temp", "0", "--vram", "250K"]
+        environment = {**os.environ, "XDG_CACHE_HOME": str(self.folder)}
+        self.check(run(*moe, "--expert-prior", "--deterministic", env=environment), 0, "--expert-prior changes nothing with --deterministic")
+        for used in [["--eviction", "lru", "--placement", "stream_all"], ["--no-expert-prior"], ["--link", "10G"]]:
+            self.assertNotIn(b"note", run(*moe, *used).stderr)
+        for used in [["-s", "3"], ["--repeat-last-n", "5", "--repeat-penalty", "1.1"], ["--temp", "0", "--typical", "0.9", "--top-k", "9"]]:
+            self.assertNotIn(b"note", run("-m", TINY, "-p", "abc", "-n", "6", *used).stderr)
+        for flag in ["--trace", "--session"]:
+            self.check(run("-m", TINY, "--vram", "64K", "--plan", flag, self.folder / "new"), 0, flag + " changes nothing with --plan")
+        self.assertFalse((self.folder / "new").exists())
+
+    def test_a_rate_of_no_link_is_refused(self):
+        for args in [[], ["--device", "none"], ["--vram", "0"], ["--plan"]]:
+            with self.subTest(args=args):
+                self.assertEqual(self.check(run("-m", TINY, "-p", "a", "-n", "1", "--link", "12G", *args), 2, "--link", "there is none", "--vram 2G"), b"")
+        self.check(run("-m", TINY, "-p", "a", "-n", "1", "--link", "12G", "--vram", "64K"), 0)
 
     def test_values_that_look_like_flags(self):
         for odd in ["-sys", "-ngl", "-cnv", "--json", "-ot"]:

@@ -9,7 +9,9 @@
 #include "catch.hpp"
 #include "error_of.hpp"
 #include "tiered/core/units.hpp"
+#include "tiered/memory/buffer.hpp"
 #include "tiered/sim/sim_copy_engine.hpp"
+#include "tiered/sim/sim_tier.hpp"
 
 using namespace tiered;
 
@@ -77,6 +79,71 @@ TEST_CASE("a throttled transfer begins after what it waits for", "[memory][throt
   CopyPiece const piece = bytes.piece(100);
   engine.wait(engine.submit({&piece, 1}, {&after, 1}));
   CHECK(engine.clock().waited_for == std::vector<double>{5.1});
+}
+
+TEST_CASE("bytes that cross a held link stand in one line for each way, whoever sends them", "[memory][throttled]") {
+  HeldLink<ManualClock> link(1000);
+  CHECK(link.bytes_per_s() == 1000);
+  CHECK(link.reserve(LinkWay::to_device, 500) == 0.5);
+  CHECK(link.reserve(LinkWay::to_device, 250) == 0.75);
+  CHECK(link.reserve(LinkWay::to_host, 100) == 0.1);
+  CHECK(link.reserve(LinkWay::none, 1000) == 0);
+  link.clock().now_s = 2;
+  CHECK(link.reserve(LinkWay::to_host, 100) == 2.1);
+  CHECK(link.reserve(LinkWay::none, 1000) == 2);
+  CHECK(tiered_test::error_of([] { HeldLink<ManualClock> wrong(0); }).code == Errc::precondition);
+}
+
+TEST_CASE("two engines of one link are no faster together than one, but for what goes the other way", "[memory][throttled]") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    INFO("seed " << seed);
+    auto const lanes = LaneSet::seeded(seed);
+    auto const link = Throttled::make_link(1000);
+    SimTier device(1000);
+    Throttled one(lanes, link, SimCopyOptions{.device = &device}), other(lanes, link, SimCopyOptions{.device = &device});
+    Buffer there(device, 400, 64);
+    Bytes bytes;
+    auto const submit = [&](Throttled& engine, bool to_device, std::size_t at) {
+      std::byte *const near = bytes.to.data(), *const far = there.data() + at;
+      CopyPiece const piece{to_device ? far : near, to_device ? near : far, 100};
+      return engine.submit({&piece, 1}, {});
+    };
+    std::vector<Ticket> const to_device = {submit(one, true, 0), submit(other, true, 100), submit(one, true, 200),
+                                           submit(other, true, 300)};
+    for (Ticket const t : to_device) one.wait(t);
+    CHECK(link->clock().now_s == Approx(0.4));  // whichever was ready first, nobody passed another
+    CHECK(std::ranges::max(link->clock().waited_for) == Approx(0.4));
+    CHECK(link->clock().waited_for.size() == 4);
+    Ticket const back = submit(other, false, 0);
+    other.wait(back);
+    CHECK(link->clock().now_s == Approx(0.5));  // it was ready at 0.4, where nobody went that way
+    CopyPiece const here{bytes.to.data(), bytes.from.data(), 100};
+    one.wait(one.submit({&here, 1}, {}));
+    CHECK(link->clock().now_s == Approx(0.5));  // crosses nothing
+    CHECK(bytes.to == bytes.from);
+  }
+}
+
+TEST_CASE("a small transfer of another engine waits for a part of a large one, not for all of it", "[memory][throttled]") {
+  constexpr std::size_t part = Throttled::part_bytes, n_parts = 8;
+  constexpr double part_s = 1;
+  bool passed = false;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    INFO("seed " << seed);
+    auto const lanes = LaneSet::seeded(seed);
+    auto const link = Throttled::make_link(double(part) / part_s);
+    Throttled one(lanes, link), other(lanes, link);
+    std::vector<std::byte> from(n_parts * part, std::byte{3}), to(from.size());
+    Bytes bytes;
+    CopyPiece const large{to.data(), from.data(), from.size()}, small = bytes.piece(100);
+    Ticket const a = one.submit({&large, 1}, {}), b = other.submit({&small, 1}, {});
+    other.wait(b);
+    passed |= !one.done(a) && link->clock().now_s < (double(n_parts) - 1) * part_s;
+    one.wait(a);
+    CHECK(link->clock().now_s == Approx(double(n_parts) * part_s + 100 * part_s / double(part)).epsilon(1e-9));
+    CHECK((bytes.to == bytes.from && to == from));
+  }
+  CHECK(passed);
 }
 
 TEST_CASE("an engine that is held to no rate hands its tickets through", "[memory][throttled]") {

@@ -38,8 +38,9 @@ struct EngineOptions {
   int device = 0;                         ///< which of several GPUs
   /// vram_bytes does not count what the CUDA context and libraries take: for comparison with engines that do not count it either.
   bool vram_excludes_context = false;
-  /// Holds copies to the device, and from it, to this rate each, as a slower link would: for experiments. 0: as the machine has it. Not
-  /// what loading copies ahead, nor rows of activations that the device itself moves.
+  /// Holds copies to the device, and from it, to this rate each, all lanes together, as a slower link would: for experiments. 0: as the
+  /// machine has it. Not what loading copies ahead, nor rows of activations that the device itself moves; weights in host memory
+  /// it then does not read.
   double link_bytes_per_s = 0;
   int n_register_threads = 0;  ///< of a GPU: that page-lock weights in the background; 0: one for each four cores, 4 at most
   DType kv_type = DType::f16;  ///< of keys and values: f16; q8_0, which takes 53 % of that; or f32, for comparison

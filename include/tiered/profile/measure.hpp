@@ -48,7 +48,8 @@ HardwareProfile measure_hardware(MeasureInput const& input, double seconds = 3);
 /// The same for products of these formats only, which are put in place of those in `profile`: of a model like none that was measured.
 void measure_formats(MeasureInput const& input, std::span<FormatRates const> formats, HardwareProfile& profile, double seconds = 2);
 
-/// A tenth of a second: whether copies to the device and reading of memory still run within a quarter of what the profile says.
+/// Whether copies to the device and reading of memory still run within a quarter of what the profile says: looks until they once did, which
+/// takes a tenth of a second, or, where they never do, half of one.
 bool holds_true(MeasureInput const& input, HardwareProfile const& profile);
 
 }  // namespace tiered

@@ -67,6 +67,14 @@ class SimCopyEngine {
   bool done(Ticket ticket) const { return lanes_->done(ticket); }
   void wait(Ticket ticket) { lanes_->wait(ticket); }
 
+  /// Without a device all goes to it.
+  LinkWay way_of(CopyPiece const& piece) const {
+    if (options_.device == nullptr) return LinkWay::to_device;
+    bool const to = options_.device->owns(piece.dst), from = options_.device->owns(piece.src);
+    if (to == from) return LinkWay::none;
+    return to ? LinkWay::to_device : LinkWay::to_host;
+  }
+
   LaneSet::Lane lane() const { return lane_; }
   std::uint64_t n_copies() const { return n_copies_; }
   std::uint64_t bytes_to_device() const { return bytes_to_device_; }
@@ -80,9 +88,9 @@ class SimCopyEngine {
     ++n_copies_;
     if (options_.device != nullptr) {
       for (CopyPiece const& piece : pieces) {
-        bool const to = options_.device->owns(piece.dst), from = options_.device->owns(piece.src);
-        if (to && !from) bytes_to_device_ += piece.bytes;
-        if (from && !to) bytes_from_device_ += piece.bytes;
+        LinkWay const way = way_of(piece);
+        if (way == LinkWay::to_device) bytes_to_device_ += piece.bytes;
+        if (way == LinkWay::to_host) bytes_from_device_ += piece.bytes;
       }
     }
     if (options_.clock) {

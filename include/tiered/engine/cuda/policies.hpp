@@ -84,8 +84,9 @@ struct CudaMachine {
     pages.reset();
     sources.reset();
   }
-  /// Whether kernels may read these bytes where they are, by the same address.
+  /// Whether kernels may read these bytes where they are, by the same address. What they read would pass a link that is held to a rate.
   bool device_reads(std::span<std::byte const> bytes) {
+    if (copy->link_bytes_per_s() > 0) return false;
     return sources != nullptr && sources->wait_until(bytes.data(), bytes.size()) && gpu.reads_registered_memory;
   }
   /// Everything is loaded: charges what the driver took for it.
@@ -167,11 +168,12 @@ struct CudaPolicies : CpuPolicies {
     std::size_t const own = options.workspace_bytes + options.cublas_workspace_bytes;
     check_room(m, o, own);
     m.device = std::make_unique<CudaBackend>(m.lanes, m.gpu, VramTier(m.gpu, m.share, own), options);
-    m.copy = std::make_unique<Copy>(m.lanes, o.link_bytes_per_s, m.gpu.ordinal);
+    std::shared_ptr<Copy::Link> const link = Copy::make_link(o.link_bytes_per_s);
+    m.copy = std::make_unique<Copy>(m.lanes, link, m.gpu.ordinal);
     // Keys and values in host memory are page-locked, as are activations; but they count as pageable where the driver does not say how
     // far a registration goes. CUDA promises nothing about priorities of copies.
-    m.kv_copy = std::make_unique<Copy>(m.lanes, o.link_bytes_per_s, m.gpu.ordinal,
-                                       StreamCopyOptions{.n_staging = 1, .lane_name = "kv copy", .priority = -1});
+    m.kv_copy =
+        std::make_unique<Copy>(m.lanes, link, m.gpu.ordinal, StreamCopyOptions{.n_staging = 1, .lane_name = "kv copy", .priority = -1});
     m.bulk = std::make_unique<StreamBulkCopy>(m.gpu.ordinal);
     m.share->settle(before);
     m.since = m.share->mark();

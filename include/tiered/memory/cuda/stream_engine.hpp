@@ -177,6 +177,15 @@ class StreamCopyEngine {
   void recover() { lanes_.clear_errors(); }
   std::optional<std::pair<double, double>> times(Ticket begin, Ticket end) { return lanes_.times(begin, end); }
 
+  /// By its first byte on either side.
+  LinkWay way_of(CopyPiece const& piece) {
+    if (piece.bytes == 0) return LinkWay::none;
+    bool const to = addresses_.find(piece.dst, piece.bytes).kind == CudaAddresses::Kind::device;
+    bool const from = addresses_.find(piece.src, piece.bytes).kind == CudaAddresses::Kind::device;
+    if (to == from) return LinkWay::none;
+    return to ? LinkWay::to_device : LinkWay::to_host;
+  }
+
   LaneSet::Lane lane() const { return stream_.lane(); }
   CudaAddresses& addresses() { return addresses_; }
   /// Whether a copy from or to all of it is one DMA that nothing is copied for by hand.
