@@ -9,6 +9,7 @@
 #include "catch.hpp"
 #include "golden/engine_helpers.hpp"
 #include "tiered/engine/profiling.hpp"
+#include "tiered/profile/detail/measure_products.hpp"
 #include "tiered/sim.hpp"
 
 using namespace tiered;
@@ -134,6 +135,21 @@ TEST_CASE("without memory of a device the host alone is measured", "[profile]") 
   check_device(result.hardware.host, formats_of(model->table()));
   CHECK(result.hardware.gpu == HardwareProfile::simulated().gpu);
   CHECK(result.hardware.h2d == HardwareProfile::simulated().h2d);
+}
+
+TEST_CASE("no product of a model larger than any cache is thought to read faster than memory", "[profile]") {
+  std::vector<Shard> shards(3);
+  for (Shard& s : shards) s.bytes = std::size_t{400} << 20;
+  ShardTable table;
+  table.shards = shards;
+  HardwareProfile h = HardwareProfile::simulated();
+  h.dram_by_threads.points = {{1, 10e9}, {8, 40e9}};
+  CHECK(detail::most_host_bytes_per_s(h, table) == 40e9);
+  shards[0].bytes = 1;  // 800 MB: as small models are, of which caches hold a part in decode, too
+  CHECK(detail::most_host_bytes_per_s(h, table) == HUGE_VAL);
+  shards[0].bytes = std::size_t{4} << 30;
+  h.dram_by_threads.points.clear();
+  CHECK(detail::most_host_bytes_per_s(h, table) == HUGE_VAL);
 }
 
 TEST_CASE("rates come from the nearest format that is in the shard, else from its class", "[profile][plan]") {

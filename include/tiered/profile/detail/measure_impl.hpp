@@ -96,10 +96,11 @@ inline void put_format(DeviceRates& rates, FormatRates const& format) {
 }
 
 inline void measure_formats_on(MeasureRoom& room, MeasureInput const& in, std::span<FormatRates const> formats, DeviceRates& rates,
-                               MeasureClock const& clock) {
+                               MeasureClock const& clock, double most_bytes_per_s = HUGE_VAL) {
   for (FormatRates format : formats) {
     auto const product = make_product(room, format, in, clock);
     format.rates = measure_product(*product, room.side, rates.launch_s, clock);
+    format.rates.bytes_per_s = std::min(format.rates.bytes_per_s, most_bytes_per_s);
     put_format(rates, format);
   }
   fill_classes(rates);
@@ -200,7 +201,7 @@ HardwareProfile measure_hardware(MeasureInput const& in, double seconds) {
     if (double const alone = h.dram_by_threads.peak_per_s(); alone > 0) h.dram_bytes_per_s = alone;
   }
   detail::measure_attention(machine.host, in.attention, machine.host_pages.span(), clock, h.host);
-  detail::measure_formats_on(machine.host, in, formats, h.host, clock);
+  detail::measure_formats_on(machine.host, in, formats, h.host, clock, detail::most_host_bytes_per_s(h, in.table));
   if (has_device && !formats.empty()) {
     auto const product = detail::make_product(machine.host, formats.front(), in, clock);
     h.mutual = detail::measure_mutual(link, *product, in.host, clock);
@@ -218,7 +219,7 @@ void measure_formats(MeasureInput const& in, std::span<FormatRates const> format
   detail::MeasuredMachine machine(in);
   if (in.has_device()) detail::measure_formats_on(machine.device, in, formats, profile.gpu, clock);
   clock.late_after(0.9);
-  detail::measure_formats_on(machine.host, in, formats, profile.host, clock);
+  detail::measure_formats_on(machine.host, in, formats, profile.host, clock, detail::most_host_bytes_per_s(profile, in.table));
 }
 
 bool holds_true(MeasureInput const& in, HardwareProfile const& profile) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,11 +35,23 @@ class MeasuredProduct {
 /// Where matrices of one set lie side by side on the side that reads them.
 using WeightSet = std::vector<std::byte const*>;
 
-/// Sets of matrices for a side to read, one after another: on the host the model's own, of which some hundred megabytes, as far as they
-/// are there at once, are no cache's; on a device copies, as many as fit, with at most `bytes_each` of each matrix.
+/// Read in turn, so much is no cache's: the last level of some servers holds 300 MB and more.
+inline constexpr std::size_t uncached_bytes = std::size_t{1} << 30;
+
+/// What products of this model read on the host at most: memory's rate, where the model is more than caches hold. A measured product may
+/// have been quicker, whose matrices were in part in a cache.
+inline double most_host_bytes_per_s(HardwareProfile const& h, ShardTable const& table) {
+  std::size_t bytes = 0;
+  for (Shard const& s : table.shards) bytes += s.bytes;
+  double const read = h.dram_by_threads.peak_per_s();
+  return read > 0 && bytes > uncached_bytes ? read : HUGE_VAL;
+}
+
+/// Sets of matrices for a side to read, one after another: on the host the model's own, uncached_bytes of them as far as they are there at
+/// once; on a device copies, as many as fit, with at most `bytes_each` of each matrix.
 inline std::vector<WeightSet> place_weights(MeasureRoom& room, std::vector<std::vector<Weight const*>> const& sets, std::size_t bytes_each,
                                             MeasureClock const& clock) {
-  constexpr std::size_t enough = std::size_t{256} << 20, most_sets = 4096;
+  constexpr std::size_t most_sets = 4096;
   constexpr double patience_s = 0.15;
   double const begin = clock.elapsed_s();
   std::vector<WeightSet> placed;
@@ -62,7 +75,7 @@ inline std::vector<WeightSet> place_weights(MeasureRoom& room, std::vector<std::
       placed.back().push_back(w->data);
       at += w->bytes();
     }
-    return at < enough && clock.elapsed_s() - begin < patience_s;
+    return at < uncached_bytes && clock.elapsed_s() - begin < patience_s;
   };
   for (std::size_t i = 0; !sets.empty() && i < (room.on_device ? most_sets : sets.size()); ++i) {
     auto const& set = sets[i % sets.size()];
