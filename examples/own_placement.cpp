@@ -67,26 +67,26 @@ void print_classes(E& engine, std::vector<std::int32_t> const& some_tokens) {
 }
 
 template <class Policies>
-example::Outcome run(char const* title, tiered::GgufFile const& gguf, example::Arguments const& a, tiered::Tokenizer const& tokenizer,
+example::Outcome run(char const* title, tiered::GgufFile const& gguf, example::Arguments const& a, example::Words const& words,
                      tiered::PolicyValues<Policies> values, example::Outcome const* along = nullptr) {
   std::size_t const budget = a.budget_for(gguf);
   tiered::Engine<Policies> engine(tiered::make_model(gguf), {.vram_bytes = budget, .max_context = 512, .expert_prior = false},
                                   std::move(values));
   std::printf("\n%s, plan for one token (R resident in VRAM, S streamed, . on the CPU; kv: V in VRAM)\n%s", title,
               tiered::layer_map(engine.plans().tiers.front().plan, engine.model().table()).c_str());
-  example::Outcome o = example::run(engine, tokenizer, a.prompt, along);
+  example::Outcome o = example::run(engine, words, a.prompt, along);
   example::print(title, o, budget);
-  print_classes(engine, tokenizer.encode(a.prompt));
+  print_classes(engine, words.prompt(a.prompt, engine.model().config().vocab_size));
   return o;
 }
 
 template <class Device>
 int compare(example::Arguments const& a) {
   tiered::GgufFile const gguf = tiered::GgufFile::open(a.model);
-  tiered::Tokenizer const tokenizer = tiered::make_tokenizer(gguf);
-  example::Outcome const built_in = run<Device>("seconds_per_byte", gguf, a, tokenizer, {});
-  example::Outcome const own = run<MyPolicies<Device>>("every third layer", gguf, a, tokenizer, {.placement = {.n = 3}}, &built_in);
-  return example::compare("every third layer", own, built_in, tokenizer, a);
+  example::Words const words(gguf);
+  example::Outcome const built_in = run<Device>("seconds_per_byte", gguf, a, words, {});
+  example::Outcome const own = run<MyPolicies<Device>>("every third layer", gguf, a, words, {.placement = {.n = 3}}, &built_in);
+  return example::compare("every third layer", own, built_in, words, a);
 }
 
 int main(int argc, char** argv) try {

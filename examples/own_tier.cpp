@@ -81,7 +81,7 @@ long huge_kib() {
 }
 
 template <class Policies>
-example::Outcome run(char const* title, tiered::GgufFile const& gguf, example::Arguments const& a, tiered::Tokenizer const& tokenizer,
+example::Outcome run(char const* title, tiered::GgufFile const& gguf, example::Arguments const& a, example::Words const& words,
                      typename Policies::HostMemory memory, example::Outcome const* along = nullptr) {
   auto const model = tiered::make_model(gguf);
   tiered::EngineOptions options{.max_context = 512, .expert_prior = false};
@@ -89,7 +89,7 @@ example::Outcome run(char const* title, tiered::GgufFile const& gguf, example::A
   double const start_s = example::now_s();
   tiered::Engine<Policies> engine(model, options, {.host_memory = std::move(memory)});
   double const load_s = example::now_s() - start_s;
-  example::Outcome o = example::run(engine, tokenizer, a.prompt, along);
+  example::Outcome o = example::run(engine, words, a.prompt, along);
   std::printf("%-13s load %.3f s, first token after %.3f s, then %.1f tokens/s", title, load_s, o.first_token_s, o.best_per_s());
   if (!a.simulated) std::printf("; %s copied to the GPU for each token", tiered::format_bytes(std::uint64_t(o.copied_per_token)).c_str());
   std::printf("; %ld MiB of this process in huge pages\n", huge_kib() / 1024);
@@ -99,14 +99,14 @@ example::Outcome run(char const* title, tiered::GgufFile const& gguf, example::A
 template <class Device>
 int compare(example::Arguments const& a) {
   tiered::GgufFile const gguf = tiered::GgufFile::open(a.model);
-  tiered::Tokenizer const tokenizer = tiered::make_tokenizer(gguf);
-  example::Outcome const in_file = run<Device>("file mapping", gguf, a, tokenizer, {});
-  example::Outcome const copied = run<HugePagePolicies<Device>>("huge pages", gguf, a, tokenizer,
+  example::Words const words(gguf);
+  example::Outcome const in_file = run<Device>("file mapping", gguf, a, words, {});
+  example::Outcome const copied = run<HugePagePolicies<Device>>("huge pages", gguf, a, words,
                                                                 tiered::CopiedTo<HugePageTier>(HugePageTier(gguf.total_bytes())), &in_file);
   std::printf("huge pages    %+.1f %% tokens/s against the file mapping, on %s\n\n%s%s\n\n",
-              100 * (copied.best_per_s() / in_file.best_per_s() - 1), a.simulated ? "the CPU" : "the GPU", a.prompt.c_str(),
-              in_file.text.c_str());
-  return copied.same_text->tell(tokenizer, a.simulated);
+              100 * (copied.best_per_s() / in_file.best_per_s() - 1), a.simulated ? "the CPU" : "the GPU",
+              words.are_drawn() ? "" : a.prompt.c_str(), in_file.text.c_str());
+  return copied.same_text->tell(words, a.simulated);
 }
 
 int main(int argc, char** argv) try {

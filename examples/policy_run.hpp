@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "same_text.hpp"
+#include "tiered/core/split_mix.hpp"
 #include "tiered/sim.hpp"
 #include "tiered/tiered.hpp"
 #if TIERED_HAS_CUDA
@@ -76,6 +77,31 @@ inline std::optional<Arguments> parse(int argc, char** argv, char const* program
   return a;
 }
 
+/// What a model reads and says. A file without a tokenizer (random weights, for speed) has tokens that are numbers; its prompts, and the
+/// tokens behind them, are drawn, since what such a model chooses itself soon goes round in a circle.
+class Words {
+ public:
+  explicit Words(tiered::GgufFile const& gguf) {
+    if (gguf.find("tokenizer.ggml.tokens") != nullptr) tokenizer_.emplace(tiered::make_tokenizer(gguf));
+  }
+  bool are_drawn() const { return !tokenizer_; }
+  /// n tokens of one topic, as tiered-bench has them: 16 of five ids each take turns in the vocabulary.
+  static std::vector<std::int32_t> draw(std::size_t n, std::int32_t vocab_size) {
+    tiered::SplitMix64 random(1);
+    auto const below = [&](std::int32_t limit) { return std::int32_t(random.below(std::uint64_t(limit))); };
+    std::vector<std::int32_t> tokens;
+    while (tokens.size() < n) tokens.push_back(vocab_size < 80 ? below(vocab_size) : below(vocab_size / 80) * 80 + 15 + below(5));
+    return tokens;
+  }
+  std::vector<std::int32_t> prompt(std::string const& text, std::int32_t vocab_size) const {
+    return tokenizer_ ? tokenizer_->encode(text) : draw(32, vocab_size);
+  }
+  std::string operator()(std::int32_t token) const { return tokenizer_ ? tokenizer_->decode(token) : tiered::concat(' ', token); }
+
+ private:
+  std::optional<tiered::Tokenizer> tokenizer_;
+};
+
 /// A bundle's own way with one text.
 struct Outcome {
   std::vector<Choice> choices;        ///< of each token
@@ -110,20 +136,25 @@ inline double now_s() { return std::chrono::duration<double>(std::chrono::steady
 
 /// A prompt and some tokens behind it: those that this engine chooses, or those of `along`, so that both have the same work.
 template <class E>
-Outcome run(E& engine, tiered::Tokenizer const& tokenizer, std::string const& prompt, Outcome const* along = nullptr, int n_tokens = 64) {
+Outcome run(E& engine, Words const& words, std::string const& prompt, Outcome const* along = nullptr, int n_tokens = 64) {
   Outcome o;
   if (along != nullptr) o.same_text.emplace(along->choices);
+  std::int32_t const vocab_size = engine.model().config().vocab_size;
+  std::vector<std::int32_t> const prompt_tokens = words.prompt(prompt, vocab_size);
+  std::vector<std::int32_t> const drawn =
+      words.are_drawn() ? Words::draw(prompt_tokens.size() + std::size_t(n_tokens) + 1, vocab_size) : std::vector<std::int32_t>();
   tiered::Sequence const sequence = engine.new_sequence();
   double const start_s = now_s();
-  std::span<float const> logits = engine.prefill(sequence, tokenizer.encode(prompt));
+  std::span<float const> logits = engine.prefill(sequence, prompt_tokens);
   o.first_token_s = now_s() - start_s;
   double copied = 0;
   auto const before = engine.stats().experts;
   for (int i = 0; i <= n_tokens; ++i) {
     if (o.same_text) o.same_text->add(logits);
     o.choices.emplace_back(logits);
-    std::int32_t const token = along != nullptr ? along->choices[std::size_t(i)].token : o.choices.back().token;
-    o.text += tokenizer.decode(token);
+    std::int32_t token = along != nullptr ? along->choices[std::size_t(i)].token : o.choices.back().token;
+    if (words.are_drawn()) token = drawn[prompt_tokens.size() + std::size_t(i)];
+    o.text += words(token);
     double const step_s = now_s();
     logits = engine.decode(sequence, token);
     if (i > 0)
@@ -152,13 +183,13 @@ inline void print(char const* name, Outcome const& o, std::size_t budget) {
 
 /// What one's own policy won or lost, and whether its text, made along the built-in one's, is the same.
 /// Returns the program's exit code: see SameText::tell().
-inline int compare(char const* name, Outcome const& own, Outcome const& built_in, tiered::Tokenizer const& tokenizer, Arguments const& a) {
+inline int compare(char const* name, Outcome const& own, Outcome const& built_in, Words const& words, Arguments const& a) {
   std::printf("%-18s %+.1f %% tokens/s, %+.1f %% bytes copied", name, 100 * (own.tokens_per_s() / built_in.tokens_per_s() - 1),
               built_in.copied_per_token > 0 ? 100 * (own.copied_per_token / built_in.copied_per_token - 1) : 0.0);
   if (own.uses > 0 || built_in.uses > 0) std::printf(", %+.1f points of hits", own.share_of_hits() - built_in.share_of_hits());
-  std::printf(", against the built-in one, on %s\n\n%s%s\n\n", a.simulated ? "the simulated device" : "the GPU", a.prompt.c_str(),
-              built_in.text.c_str());
-  return own.same_text->tell(tokenizer, a.simulated);
+  std::printf(", against the built-in one, on %s\n\n%s%s\n\n", a.simulated ? "the simulated device" : "the GPU",
+              words.are_drawn() ? "" : a.prompt.c_str(), built_in.text.c_str());
+  return own.same_text->tell(words, a.simulated);
 }
 
 }  // namespace example

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tiered/core/function_ref.hpp"
 #include "tiered/tiered.hpp"
 
 namespace example {
@@ -59,14 +60,15 @@ class SameText {
 
   /// Says whether the texts are one, and where they part. `exact`: they must not, not even at a tie.
   /// Returns the program's exit code: 1 where a choice differs by more than rounding explains.
-  int tell(tiered::Tokenizer const& tokenizer, bool exact) const {
+  int tell(tiered::FunctionRef<std::string(std::int32_t)> text_of, bool exact) const {
     if (partings_.empty()) return std::printf("The two texts are the same.\n"), 0;
     auto const is_tie = [&](Parting const& p) { return !exact && p.lead <= tolerance(); };
     auto const worst = std::ranges::find_if_not(partings_, is_tie);
     Parting const& p = worst == partings_.end() ? partings_.front() : *worst;
-    std::printf(worst == partings_.end() ? "The two texts part at a near tie" : "The two texts are DIFFERENT");
-    std::printf(": at token %zu of %zu \"%s\" for \"%s\", which lay %.4g ahead; rounding explains %.4g (logits are off by %.4g)", p.at + 1,
-                n_, tokenizer.decode(p.here).c_str(), tokenizer.decode((*expected_)[p.at].token).c_str(), p.lead, tolerance(), noise());
+    std::printf("The two texts %s: at token %zu of %zu \"%s\" for \"%s\", which lay %.4g ahead",
+                worst == partings_.end() ? "part at a near tie" : "are DIFFERENT", p.at + 1, n_, text_of(p.here).c_str(),
+                text_of((*expected_)[p.at].token).c_str(), p.lead);
+    if (!exact) std::printf("; rounding explains %.4g (logits are off by %.4g)", tolerance(), noise());
     std::printf("; %zu of %zu choices differ.\n", partings_.size(), n_);
     return worst == partings_.end() ? 0 : 1;
   }
