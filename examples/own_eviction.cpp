@@ -61,14 +61,13 @@ struct MyPolicies : BuiltIn<Device> {
 /// Nothing where the plan has no cache.
 template <class Policies>
 std::optional<example::Outcome> run(char const* title, tiered::GgufFile const& gguf, example::Arguments const& a,
-                                    tiered::AnyPlacement placement) {
-  tiered::Tokenizer const tokenizer = tiered::make_tokenizer(gguf);
+                                    example::Words const& words, tiered::AnyPlacement placement, example::Outcome const* along = nullptr) {
   std::size_t const budget = a.budget_for(gguf);
   // Nobody knows more than the other: nothing of earlier runs.
   tiered::Engine<Policies> engine(tiered::make_model(gguf), {.vram_bytes = budget, .max_context = 512, .expert_prior = false},
                                   {.placement = std::move(placement)});
   if (engine.plans().images.front().vram.cache_bytes == 0) return std::nullopt;
-  example::Outcome const o = example::run(engine, tokenizer, a.prompt);
+  example::Outcome const o = example::run(engine, words, a.prompt, along);
   example::print(title, o, budget);
   return o;
 }
@@ -76,15 +75,16 @@ std::optional<example::Outcome> run(char const* title, tiered::GgufFile const& g
 template <class Device>
 int compare(example::Arguments const& a) {
   tiered::GgufFile const gguf = tiered::GgufFile::open(a.model);
+  example::Words const words(gguf);
   tiered::AnyPlacement placement;
-  std::optional<example::Outcome> built_in = run<BuiltIn<Device>>("prior_frequency", gguf, a, placement);
+  std::optional<example::Outcome> built_in = run<BuiltIn<Device>>("prior_frequency", gguf, a, words, placement);
   if (!built_in) {
     std::printf("The plan of seconds_per_byte has no expert cache; with stream_all, where all experts go through one:\n");
-    built_in = run<BuiltIn<Device>>("prior_frequency", gguf, a, placement = tiered::make_placement("stream_all"));
+    built_in = run<BuiltIn<Device>>("prior_frequency", gguf, a, words, placement = tiered::make_placement("stream_all"));
   }
   if (!built_in) return std::fprintf(stderr, "own_eviction: %s has no experts, or none fits this budget\n", a.model.c_str()), 1;
-  std::optional<example::Outcome> const own = run<MyPolicies<Device>>("second chance", gguf, a, placement);
-  return example::compare("second chance", *own, *built_in, a.simulated, a.prompt);
+  std::optional<example::Outcome> const own = run<MyPolicies<Device>>("second chance", gguf, a, words, placement, &*built_in);
+  return example::compare("second chance", *own, *built_in, words, a);
 }
 
 int main(int argc, char** argv) try {

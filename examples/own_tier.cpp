@@ -1,16 +1,17 @@
-/// A memory tier of your own: weights in huge pages, beside the file mapping: own_tier MODEL.gguf [PROMPT]
+/// A memory tier of your own: weights in huge pages, beside the file mapping: own_tier MODEL.gguf [PROMPT] [--vram BUDGET] [--sim]
 ///
 /// The file mapping needs no copy and is shared with other processes, but has small pages: a large model touches more of them than the
-/// processor's TLB holds. Whether 2 MiB pages are worth the copy can be read off what this prints.
+/// processor's TLB holds, and a GPU that copies from them has more of them page-locked. Whether 2 MiB pages are worth the copy can be read
+/// off what this prints: on a GPU where there is one and this was built for it, else, or with --sim, on the CPU.
 #include <algorithm>
-#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
-#include <string>
 #include <utility>
 
 #include <sys/mman.h>
 
-#include "tiered/tiered.hpp"
+#include "policy_run.hpp"
 
 /// One piece of anonymous memory, in huge pages where the system has them (see /sys/kernel/mm/transparent_hugepage/enabled), given
 /// out from its beginning; nothing is given back before the end.
@@ -60,11 +61,11 @@ class HugePageTier {
 };
 static_assert(tiered::MemoryTier<HugePageTier>);
 
-struct HugePagePolicies : tiered::CpuPolicies {
+/// All else is the device's own bundle: tiered::CpuPolicies or tiered::CudaPolicies.
+template <class Device>
+struct HugePagePolicies : Device {
   using HostMemory = tiered::CopiedTo<HugePageTier>;
 };
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// How much of this process lies in huge pages, in KiB; 0 where the system does not say.
 long huge_kib() {
@@ -80,40 +81,42 @@ long huge_kib() {
 }
 
 template <class Policies>
-std::string run(char const* title, tiered::GgufFile const& gguf, std::string const& prompt, typename Policies::HostMemory memory) {
-  tiered::Tokenizer const tokenizer = tiered::make_tokenizer(gguf);
+example::Outcome run(char const* title, tiered::GgufFile const& gguf, example::Arguments const& a, example::Words const& words,
+                     typename Policies::HostMemory memory, example::Outcome const* along = nullptr) {
   auto const model = tiered::make_model(gguf);
-  double const start_s = now_s();
-  tiered::Engine<Policies> engine(model, {.max_context = 512}, {.host_memory = std::move(memory)});
-  double const load_s = now_s() - start_s;
-  tiered::Sequence const sequence = engine.new_sequence();
-  auto logits = engine.prefill(sequence, tokenizer.encode(prompt));
-  constexpr int n_rounds = 3, n_tokens = 16;
-  std::string text;
-  double best = 0;  // of the rounds: other programs take their share, too
-  for (int round = 0; round < n_rounds; ++round) {
-    double const round_s = now_s();
-    for (int i = 0; i < n_tokens; ++i) {
-      auto const token = tiered::argmax(logits);
-      text += tokenizer.decode(token);
-      logits = engine.decode(sequence, token);
-    }
-    best = std::max(best, n_tokens / (now_s() - round_s));
-  }
-  std::printf("%-13s load %.3f s, %.1f tokens/s, %ld MiB of this process in huge pages\n", title, load_s, best, huge_kib() / 1024);
-  return text;
+  tiered::EngineOptions options{.max_context = 512, .expert_prior = false};
+  if (!a.simulated) options.vram_bytes = a.budget_for(gguf);
+  double const start_s = example::now_s();
+  tiered::Engine<Policies> engine(model, options, {.host_memory = std::move(memory)});
+  double const load_s = example::now_s() - start_s;
+  example::Outcome o = example::run(engine, words, a.prompt, along);
+  std::printf("%-13s load %.3f s, first token after %.3f s, then %.1f tokens/s", title, load_s, o.first_token_s, o.best_per_s());
+  if (!a.simulated) std::printf("; %s copied to the GPU for each token", tiered::format_bytes(std::uint64_t(o.copied_per_token)).c_str());
+  std::printf("; %ld MiB of this process in huge pages\n", huge_kib() / 1024);
+  return o;
+}
+
+template <class Device>
+int compare(example::Arguments const& a) {
+  tiered::GgufFile const gguf = tiered::GgufFile::open(a.model);
+  example::Words const words(gguf);
+  example::Outcome const in_file = run<Device>("file mapping", gguf, a, words, {});
+  example::Outcome const copied = run<HugePagePolicies<Device>>("huge pages", gguf, a, words,
+                                                                tiered::CopiedTo<HugePageTier>(HugePageTier(gguf.total_bytes())), &in_file);
+  std::printf("huge pages    %+.1f %% tokens/s against the file mapping, on %s\n\n%s%s\n\n",
+              100 * (copied.best_per_s() / in_file.best_per_s() - 1), a.simulated ? "the CPU" : "the GPU",
+              words.are_drawn() ? "" : a.prompt.c_str(), in_file.text.c_str());
+  return copied.same_text->tell(words, a.simulated);
 }
 
 int main(int argc, char** argv) try {
-  if (argc < 2) return std::fprintf(stderr, "usage: own_tier MODEL.gguf [PROMPT]\n"), 2;
-  std::string const prompt = argc > 2 ? argv[2] : "The quick brown fox";
-  tiered::GgufFile const gguf = tiered::GgufFile::open(argv[1]);
-
-  std::string const in_file = run<tiered::CpuPolicies>("file mapping", gguf, prompt, {});
-  std::string const copied =
-      run<HugePagePolicies>("huge pages", gguf, prompt, tiered::CopiedTo<HugePageTier>(HugePageTier(gguf.total_bytes())));
-  std::printf("\n%s%s\n\nThe two texts are %s.\n", prompt.c_str(), copied.c_str(), copied == in_file ? "the same" : "DIFFERENT");
-  return copied == in_file ? 0 : 1;
+  auto const arguments = example::parse(argc, argv, "own_tier", false);
+  if (!arguments) return 2;
+#if TIERED_HAS_CUDA
+  if (!arguments->simulated) return compare<tiered::CudaPolicies>(*arguments);
+#endif
+  if (arguments->budget) return std::fprintf(stderr, "own_tier: --vram is a budget of a GPU, and the CPU alone is used here\n"), 2;
+  return compare<tiered::CpuPolicies>(*arguments);
 } catch (tiered::Error const& e) {
   return std::fprintf(stderr, "own_tier: %s: %s\n", name(e.code()), e.what()), 1;
 }

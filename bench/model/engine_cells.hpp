@@ -16,6 +16,7 @@
 #include "peak_watch.hpp"
 #include "predict.hpp"
 #include "results.hpp"
+#include "tiered/memory/host_memory.hpp"
 #include "tiered/sim.hpp"
 #include "tiered/tiered.hpp"
 #if TIERED_HAS_CUDA
@@ -248,7 +249,14 @@ void answer(EngineJob const& job, MeasuredMachine const& machine, Lines const& l
   }
 }
 
+/// Errors  over_budget where this machine has less memory than the budget, as a device of its own would be missed.
 inline void answer_simulated(EngineJob const& job, MeasuredMachine const& machine, Lines const& lines) {
+  std::optional<std::uint64_t> const available = tiered::available_host_bytes();
+  if (available && job.question.vram_bytes > *available) {
+    throw tiered::Error(tiered::Errc::over_budget,
+                        tiered::concat("a simulated device of ", tiered::format_bytes(job.question.vram_bytes), " on a machine with ",
+                                       tiered::format_bytes(*available), " of memory available"));
+  }
   CountedPeak peak;
   answer<SimSweepPolicies>(job, machine, lines, peak);
 }

@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import os
 import pty
+import re
 import resource
 import select
 import signal
@@ -21,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from support import ENDLESS, MOE, TINY, Case, program, run, set_program, start, wait_until  # noqa: E402
+from bench_cases import *  # noqa: E402,F403
 from conversation_cases import *  # noqa: E402,F403
 from generation_cases import *  # noqa: E402,F403
 from session_cases import *  # noqa: E402,F403
@@ -493,6 +495,11 @@ class Examples(Case):
                 result = self.example(name)
                 self.assertEqual((result.returncode, result.stdout), (2, b""))
                 self.assertIn(b"usage: " + name.encode(), result.stderr)
+        for name in ["own_eviction", "own_placement", "own_tier"]:
+            self.assertEqual(self.example(name, TINY, "--smi").returncode, 2)
+        result = self.example("own_tier", TINY, "--sim", "--vram", "200K")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn(b"--vram", result.stderr)
 
     def test_minimal(self):
         result = self.example("minimal", TINY, "abc", "64K")
@@ -514,6 +521,9 @@ class Examples(Case):
                 self.assertIn(b"The two texts are the same.", result.stdout)
                 if name != "own_tier":
                     self.assertRegex(result.stdout, rb"[+-][0-9.]+ % tokens/s, [+-][0-9.]+ % bytes copied")
+        self.assertRegex(self.example("own_tier", TINY).stdout, rb"huge pages +[+-][0-9.]+ % tokens/s against the file mapping, on the CPU")
+        classes = rb"a prompt of \d+ tokens: predicted [0-9.]+ ms on a made-up machine, measured [0-9.]+ ms"
+        self.assertGreaterEqual(len(re.findall(classes, self.example("own_placement", TINY, "200K").stdout)), 2)
         self.assertRegex(self.example("own_eviction", MOE, "100K").stdout, rb"[+-][0-9.]+ points of hits")
         self.assertIn(b"has no experts", self.example("own_eviction", TINY, "100K").stderr)
 

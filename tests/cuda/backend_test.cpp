@@ -29,6 +29,7 @@
 #include "tiered/memory/cuda/stream_lane.hpp"
 #include "tiered/memory/cuda/vram.hpp"
 #include "tiered/memory/lane.hpp"
+#include "tiered/memory/throttled.hpp"
 
 namespace {
 
@@ -93,7 +94,8 @@ class Held {
   std::atomic<bool> open_{false};
 };
 
-Ticket copy(StreamCopyEngine& engine, void* dst, void const* src, std::size_t bytes, std::vector<Ticket> const& after = {}) {
+template <CopyEngine E>
+Ticket copy(E& engine, void* dst, void const* src, std::size_t bytes, std::vector<Ticket> const& after = {}) {
   CopyPiece const piece{static_cast<std::byte*>(dst), static_cast<std::byte const*>(src), bytes};
   return engine.submit({&piece, 1}, after);
 }
@@ -465,6 +467,36 @@ TEST_CASE("addresses are known by kind, and forgotten on demand", "[cuda][copy_e
   REQUIRE(addresses.size() == 1);
   addresses.add(pageable.data(), pageable.size(), Kind::pinned);
   REQUIRE(addresses.find(pageable.data() + 9990, 100).bytes == 10);
+}
+
+TEST_CASE("which way a copy goes is known by its addresses, and engines of one held link bring all bytes both ways",
+          "[cuda][copy_engine]") {
+  if (!has_gpu()) return;
+  using Throttled = ThrottledCopyEngine<StreamCopyEngine>;
+  Cuda<false> cuda;
+  CudaDevice const device = CudaDevice::open();
+  auto const link = Throttled::make_link(20e9);
+  Throttled weights(cuda.shared_lanes(), link, device.ordinal), states(cuda.shared_lanes(), link, device.ordinal);
+  constexpr std::size_t n = 9 * MiB;  // several parts
+  PinnedTier pinned;
+  Bytes const pattern = random_bytes(n, 21);
+  Bytes plain(n);
+  Buffer near = filled(pinned, pattern), back(pinned, n), one(cuda.backend().memory(), n), other(cuda.backend().memory(), n);
+  auto const way = [&](std::byte* dst, std::byte const* src) { return weights.way_of({dst, src, n}); };
+  CHECK(way(one.data(), near.data()) == LinkWay::to_device);
+  CHECK(way(one.data(), plain.data()) == LinkWay::to_device);
+  CHECK(way(back.data(), one.data()) == LinkWay::to_host);
+  CHECK(way(plain.data(), one.data()) == LinkWay::to_host);
+  CHECK(way(other.data(), one.data()) == LinkWay::none);
+  CHECK(way(plain.data(), near.data()) == LinkWay::none);
+  CHECK(weights.way_of({one.data(), near.data(), 0}) == LinkWay::none);
+
+  Ticket const there = copy(weights, one.data(), near.data(), n), across = copy(weights, other.data(), one.data(), n, {there});
+  Ticket const here = copy(states, back.data(), other.data(), n, {across});
+  states.wait(copy(states, plain.data(), one.data(), n, {there}));
+  states.wait(here);
+  CHECK(first_difference(back.span(), pattern) == n);
+  CHECK(first_difference(plain, pattern) == n);
 }
 
 TEST_CASE("a launch that fails says so in CUDA's words", "[cuda][backend]") {

@@ -91,3 +91,45 @@ TEST_CASE("a prompt that an engine refuses costs its cell, and the next one gets
   }
   CHECK(n_answered == 4);
 }
+
+TEST_CASE("a model without experts, and one whose routing is uniform, are asked with ids of the whole vocabulary") {
+  tiered_test::TempDir const dir;
+  SweepOptions o = small_sweep(dir);
+  o.models = {dir / "dense.gguf", dir / "uniform.gguf"};
+  bench::make_synthetic(bench::synthetic_model("tiny-dense"), o.models[0], bench::Routing::uniform, 1);
+  bench::make_synthetic(bench::synthetic_model("tiny-moe"), o.models[1], bench::Routing::uniform, 1);
+  o.prompts = {16};
+  for (char const* const ids : {"", "uniform"}) {  // the same question
+    o.ids = ids;
+    Sweep sweep(o);
+    CHECK(sweep.run() == 0);
+    REQUIRE(sweep.results().cells().size() == 4);
+  }
+  Results const results = Results::read(o.json_file);
+  for (Cell const& c : results.cells()) {
+    INFO(to_json(c).dump());
+    CHECK(c.error.empty());
+    CHECK(c.routing == "uniform");
+    CHECK((c.ttft_s > 0 && c.decode_per_s > 0 && c.decode_practical_s > 0 && c.decode_predicted_s > 0));
+    if (c.model == "dense.gguf") CHECK(c.expert_hits == -1);
+  }
+}
+
+TEST_CASE("a budget that cannot be met costs its cells, which say why; the others are answered, and a later sweep asks again") {
+  tiered_test::TempDir const dir;
+  SweepOptions o = small_sweep(dir);
+  o.budgets = {std::uint64_t{1} << 60, 64 * tiered::MiB};
+  for (int round = 0; round < 2; ++round) {
+    Sweep sweep(o);
+    CHECK(sweep.run() == 2);
+    std::size_t n_answered = 0;
+    for (Cell const& c : sweep.results().cells()) {
+      INFO(to_json(c).dump());
+      bool const can_be_met = c.vram_bytes == o.budgets[1];
+      CHECK(c.error.empty() == can_be_met);
+      if (!can_be_met) CHECK(c.error.find(tiered::format_bytes(o.budgets[0])) != std::string::npos);
+      n_answered += can_be_met;
+    }
+    CHECK(n_answered == 2);
+  }
+}

@@ -117,7 +117,7 @@ class ThrottledCopyEngine : public E {
     if (!held_) return E::submit(pieces, after);
     Ticket const copied = E::submit(pieces, after);
     std::array<std::size_t, n_link_ways + 1> bytes{};
-    for (CopyPiece const& piece : pieces) bytes[std::size_t(way_of(piece))] += piece.bytes;
+    for (CopyPiece const& piece : pieces) bytes[std::size_t(way_across(piece))] += piece.bytes;
     Held* const held = held_.get();
     for (Ticket const ticket : after) lanes_->wait_for(held->lane, ticket);
     lanes_->submit(held->lane, [held] { held->end_s = 0; });
@@ -146,7 +146,7 @@ class ThrottledCopyEngine : public E {
     double end_s = 0;  // of the transfer that is under way, as far as it came; 0: nothing crosses the link
   };
 
-  LinkWay way_of(CopyPiece const& piece) {
+  LinkWay way_across(CopyPiece const& piece) {
     if constexpr (requires(E & e) { e.way_of(piece); }) {
       return E::way_of(piece);
     } else {
