@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace tiered {
 
 PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_tokens, std::int32_t block_tokens,
                      FunctionRef<PassCost(Shard const&, Rows)> shard_cost, FunctionRef<PassCost(LayerState const&, Rows)> state_cost,
-                     std::int32_t expert_tokens) {
+                     std::int32_t expert_tokens, bool same_for_alike) {
   auto with_n = [&](std::int32_t n) { return Rows{(std::min)(n, rows.n), rows.context, rows.n_sequences}; };
   Rows const block = with_n(block_tokens), chunk = with_n(chunk_tokens), part = expert_tokens > 0 ? with_n(expert_tokens) : block;
   Rows const outputs = with_n((std::min)(block.n, (std::max)(most_output_rows, rows.n_sequences)));
@@ -30,8 +31,16 @@ PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_toke
   PassCosts out;
   out.shards.reserve(table.shards.size());
   out.read_bytes.reserve(table.shards.size());
-  double used = 0, of_probability = -1;  // mostly the same as of the shard before
+  std::array<Shard const*, n_shard_kinds> last_of{};  // by kind: mostly alike
   for (Shard const& s : table.shards) {
+    Shard const*& last = last_of[std::size_t(s.kind)];
+    if (same_for_alike && last != nullptr && alike(*last, s)) {
+      std::size_t const like = std::size_t(last - table.shards.data());
+      out.shards.push_back(out.shards[like]);
+      out.read_bytes.push_back(out.read_bytes[like]);
+      continue;
+    }
+    last = &s;
     bool const at_once = s.kind == ShardKind::expert || s.kind == ShardKind::output || s.kind == ShardKind::embedding;
     PassCost cost = shard_cost(s, s.kind == ShardKind::output ? outputs : at_once ? block : chunk);
     if (!at_once) {
@@ -41,9 +50,7 @@ PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_toke
       cost.gpu_s = n_parts * shard_cost(s, part).gpu_s;
     }
     out.shards.push_back(cost);
-    if (s.use_probability != of_probability) used = use_probability(s, block.n);
-    of_probability = s.use_probability;
-    out.read_bytes.push_back(s.kind == ShardKind::embedding ? 0 : used * double(s.bytes));
+    out.read_bytes.push_back(s.kind == ShardKind::embedding ? 0 : use_probability(s, block.n) * double(s.bytes));
   }
   for (LayerState const& state : table.states) {
     PassCost const cost = state_cost(state, rows);

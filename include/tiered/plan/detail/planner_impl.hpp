@@ -25,7 +25,7 @@ namespace detail {
 class TierPlanner {
  public:
   TierPlanner(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input)
-      : table_(table), input_(input), mutual_(hardware.mutual), estimator_(table, hardware), experts_(table.shards) {
+      : table_(table), input_(input), mutual_(hardware.mutual), estimator_(table, hardware), experts_(estimator_.experts()) {
     expects(input.rows.n > 0 && input.rows.n_sequences > 0 && input.rows.context >= 0,
             "plan_tier: rows.n and rows.n_sequences must be positive");
     expects(input.fixed_state_in_vram.empty() || input.fixed_state_in_vram.size() == table.states.size(),
@@ -43,7 +43,7 @@ class TierPlanner {
 
   /// Chunks from all rows down by halves, until three sizes gave plans that compute on the device: a smaller one is slower by
   /// itself, but leaves VRAM to weights.
-  TierPlan plan(PlaceRef place, PrefetchRef prefetch, ShardCostRef shard_cost, StateCostRef state_cost) {
+  TierPlan plan(PlaceRef place, PrefetchRef prefetch, CostRefs costs) {
     std::vector<std::size_t> rings;  // of later shapes: those near the best of the first that streams
     int n_useful = 0, halvings = 0;
     for (std::int32_t chunk = input_.rows.n; n_useful < 3; chunk = (chunk + 1) / 2, ++halvings) {
@@ -51,7 +51,7 @@ class TierPlanner {
       for (Shape const& shape : shapes(chunk, halvings)) {
         // More scratch for no larger a block; or a smaller one, where all but experts has room beside the larger.
         if (in_windows_ && shape.block > shape.chunk && (shape.experts == 0 || best_->plan.ring_bytes == 0)) continue;
-        set_shape(shape, shard_cost, state_cost);
+        set_shape(shape, costs);
         std::vector<std::size_t> const sizes = rings.empty() ? ring_sizes() : rings;
         for (std::size_t const ring : sizes) {
           if (try_ring(shape, ring, place, prefetch)) break;
@@ -61,7 +61,7 @@ class TierPlanner {
       n_useful += useful_;
       if (chunk == 1) break;
     }
-    if (!best_) fall_back(prefetch, shard_cost, state_cost);
+    if (!best_) fall_back(prefetch, costs);
     return finish();
   }
 
@@ -106,10 +106,10 @@ class TierPlanner {
            std::ranges::all_of(experts_.ids, [&](std::uint32_t id) { return plan.shards[id].resident() || plan.shards[id].cached; });
   }
 
-  void set_shape(Shape const& shape, ShardCostRef shard_cost, StateCostRef state_cost) {
+  void set_shape(Shape const& shape, CostRefs costs) {
     Rows rows = input_.rows;
     if (input_.cost_context > 0) rows.context = input_.cost_context;
-    costs_ = pass_costs(table_, rows, shape.chunk, shape.block, shard_cost, state_cost, shape.experts);
+    costs_ = pass_costs(table_, rows, shape.chunk, shape.block, costs.shard, costs.state, shape.experts, costs.same_for_alike);
     costs_.streams_states = input_.streams_states;
     if (input_.rows.context > 0) costs_.states_used = (std::min)(1.0, double(rows.context) / double(input_.rows.context));
     request_ = {table_.shards,
@@ -179,7 +179,7 @@ class TierPlanner {
     plan.expert_tokens = shape.experts;
     if (plan.shortfall_bytes > 0 || (shape.experts > 0 && !runs_in_windows(plan))) return false;
     useful_ = useful_ || plan.scratch_bytes > 0;
-    if (std::string const broken = verify(plan, table_); !broken.empty())
+    if (std::string const broken = verify(plan, table_, experts_); !broken.empty())
       throw Error(Errc::precondition, concat("placement policy: ", broken));
     Schedule schedule;
     try {
@@ -221,7 +221,7 @@ class TierPlanner {
   static constexpr std::int32_t full_rate_tokens = 2048;
 
   /// Everything on the host; states that are fixed in VRAM still need scratch for their attention.
-  void fall_back(PrefetchRef prefetch, ShardCostRef shard_cost, StateCostRef state_cost) {
+  void fall_back(PrefetchRef prefetch, CostRefs costs) {
     bool const on_device =
         std::any_of(input_.fixed_state_in_vram.begin(), input_.fixed_state_in_vram.end(), [](float share) { return share > 0; });
     std::int32_t chunk = input_.rows.n;
@@ -229,7 +229,7 @@ class TierPlanner {
     Shape shape{chunk, chunk, 0};
     while (!on_device && shape.block < input_.rows.n) shape.block *= 2;
     if (on_device) shape.scratch_bytes = input_.scratch_bytes(shape.chunk, shape.block);
-    set_shape(shape, shard_cost, state_cost);
+    set_shape(shape, costs);
     ShardPlan plan = make_plan(request_, Placements{request_});
     if (plan.shortfall_bytes > 0) {
       throw Error(Errc::over_budget, concat("states of ", plan.state_bytes, " bytes and scratch of ", plan.scratch_bytes,
@@ -264,7 +264,7 @@ class TierPlanner {
   Estimator estimator_;
   PassCosts costs_;
   PlanRequest request_;
-  ExpertLayers experts_;
+  ExpertLayers const& experts_;
   std::vector<ShardId> routers_;
   std::size_t fixed_bytes_ = 0;
   bool useful_ = false;      ///< the chunk size being tried gave a plan that computes on the device
@@ -273,8 +273,8 @@ class TierPlanner {
 };
 
 TierPlan plan_tier(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input, PlaceRef place,
-                   PrefetchRef prefetch, ShardCostRef shard_cost, StateCostRef state_cost) {
-  return TierPlanner{hardware, table, input}.plan(place, prefetch, shard_cost, state_cost);
+                   PrefetchRef prefetch, CostRefs costs) {
+  return TierPlanner{hardware, table, input}.plan(place, prefetch, costs);
 }
 
 /// Decode's choice, a prompt's, all, none, and of each layer what most steps see, or some more, or less. States whose room an expert cache
