@@ -46,15 +46,14 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
  private:
   Draft blank() const {
     Draft d;
-    d.dense.assign(order_.size(), Where::host);
+    d.dense.assign(dense_.size(), Where::host);
     d.state_in_vram.assign(r_.states.size(), 0.f);
     for (std::size_t l = 0; l < r_.fixed_state_in_vram.size(); ++l) d.state_in_vram[l] = r_.fixed_state_in_vram[l];
     return d;
   }
   Draft on_host() const {
     Draft d = blank();
-    VramAccount none{r_};
-    d.seconds = walk(d, none, never);
+    d.seconds = walk(d);
     return d;
   }
 
@@ -78,18 +77,18 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
     for (bool const streams : {false, true}) {
       if (streams && r_.ring_bytes == 0) continue;
       // What is streamed depends on how long the experts keep the host busy, and what they get on what streaming leaves.
-      // Real routing is skewed, and then a cache for all experts hits more often than is promised: others must be clearly faster.
       for (double const aim : {shared_misses, 0.0, 0.5, 1.0, 2.0}) {
         Draft variant = d;
         VramAccount left = vram;
         if (streams) {
           variant.experts = split(variant, left.free_bytes() + reserve, aim);
-          walk(variant, left, margin_, r_.mutual);
+          stream_some(variant, left, margin_, r_.mutual);
         }
         variant.experts = split(variant, left.free_bytes() + reserve, aim);
-        variant.seconds = walk(variant, left, never);
-        double const clear = best.experts.fetched < 1 ? 0.95 : 1;
-        if (variant.seconds < clear * best.seconds) best = std::move(variant);
+        // Real routing is skewed, and then a cache for all experts hits more often than is promised: others must be clearly faster.
+        double const clear = best.experts.fetched < 1 ? 0.95 : 1, enough = clear * best.seconds;
+        variant.seconds = walk(variant, enough);
+        if (variant.seconds < enough) best = std::move(variant);
         if (experts_.ids.empty()) break;
       }
     }
@@ -103,8 +102,8 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
     for (auto const& [margin, rates] : {std::pair{1.5, r_.mutual}, {3.0, r_.mutual}, {1.0, alone}, {2.0, alone}}) {
       Draft variant = filled;
       VramAccount left = vram;
-      walk(variant, left, margin * margin_, rates);
-      variant.seconds = walk(variant, left, never);
+      stream_some(variant, left, margin * margin_, rates);
+      variant.seconds = walk(variant, best.seconds);
       if (variant.seconds < best.seconds) best = std::move(variant);
     }
   }
@@ -116,7 +115,7 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
   };
   struct Item {
     double seconds_per_byte = 0;
-    std::size_t index = 0;  ///< into order_
+    std::size_t index = 0;  ///< into dense_
     bool weights = false, state = false;
   };
 
@@ -124,41 +123,42 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
   /// a long context's state is worth more than its layer's weights, which may be streamed.
   void fill(Draft& d, VramAccount& vram, FillOrder order) const {
     std::vector<Item> items;
-    for (std::size_t i = 0; i < order_.size(); ++i) add_items(i, items);
+    for (std::size_t i = 0; i < dense_.size(); ++i) add_items(i, items);
     std::stable_sort(items.begin(), items.end(), [&](Item const& a, Item const& b) {
       if (order == FillOrder::density) return a.seconds_per_byte > b.seconds_per_byte;
-      return order == FillOrder::kind && rank(dense(a.index).kind) < rank(dense(b.index).kind);
+      return order == FillOrder::kind && rank(dense_[a.index].kind) < rank(dense_[b.index].kind);
     });
     for (Item const& item : items) {
       bool const needs_weights = item.weights && d.dense[item.index] != Where::resident;
-      bool const needs_state = item.state && d.state_in_vram[layer(item.index)] == 0;
+      bool const needs_state = item.state && d.state_in_vram[dense_[item.index].layer] == 0;
       VramAccount trial = vram;
-      if (needs_weights && !trial.try_resident(order_[item.index])) continue;
-      if (needs_state && !trial.try_state(layer(item.index))) continue;
+      if (needs_weights && !trial.try_resident(dense_[item.index].id)) continue;
+      if (needs_state && !trial.try_state(dense_[item.index].layer)) continue;
       vram = trial;
       if (needs_weights) d.dense[item.index] = Where::resident;
-      if (needs_state) d.state_in_vram[layer(item.index)] = 1;
+      if (needs_state) d.state_in_vram[dense_[item.index].layer] = 1;
     }
   }
 
   static constexpr int rank(ShardKind kind) { return kind == ShardKind::ffn ? 1 : 0; }
 
   void add_items(std::size_t i, std::vector<Item>& items) const {
-    PassCost const& c = cost(i);
+    DenseShard const& s = dense_[i];
+    PassCost const& c = s.cost;
     double const other_s = (std::min)(c.host_s, r_.ring_bytes > 0 ? (std::max)(c.copy_s, c.gpu_s) + c.gpu_s : HUGE_VAL);
-    double const bytes = double((std::max)(dense(i).bytes, std::size_t{1}));
-    if (!with_state(i)) {
+    double const bytes = double((std::max)(s.bytes, std::size_t{1}));
+    if (!s.with_state) {
       if (other_s > c.gpu_s) items.push_back({(other_s - c.gpu_s) / bytes, i, true, false});
       return;
     }
-    PassCost const& state = r_.state_costs[layer(i)];
-    double const state_bytes = double(r_.state_bytes(layer(i)));
+    PassCost const& state = r_.state_costs[s.layer];
+    double const state_bytes = double(r_.state_bytes(s.layer));
     HostAttention const on_host = host_attention(state, r_.hop_s, r_.streams_states ? r_.rows.n : 1);
     double const state_s = on_host.streams ? on_host.streamed_s : state.host_s;
     double const weights_gain = other_s - c.gpu_s - 2 * r_.hop_s, state_gain = state_s - state.gpu_s - 2 * r_.hop_s;
     double const pair_gain = other_s + state_s - c.gpu_s - state.gpu_s;
     if (fixed()) {
-      double const gain = r_.fixed_state_in_vram[layer(i)] > 0 ? other_s + 2 * r_.hop_s - c.gpu_s : weights_gain;
+      double const gain = r_.fixed_state_in_vram[s.layer] > 0 ? other_s + 2 * r_.hop_s - c.gpu_s : weights_gain;
       if (gain > 0) items.push_back({gain / bytes, i, true, false});
       return;
     }
@@ -196,9 +196,9 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
   Placements materialise(Draft const& d) const {
     Placements out{r_};
     HostHomes homes{r_};
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      if (d.dense[i] == Where::resident) out.shards[order_[i]] = {Tier::vram, 1};
-      if (d.dense[i] == Where::streamed) out.shards[order_[i]] = {homes.take(dense(i).bytes), 1};
+    for (std::size_t i = 0; i < dense_.size(); ++i) {
+      if (d.dense[i] == Where::resident) out.shards[dense_[i].id] = {Tier::vram, 1};
+      if (d.dense[i] == Where::streamed) out.shards[dense_[i].id] = {homes.take(dense_[i].bytes), 1};
     }
     for (std::size_t l = 0; l < d.state_in_vram.size(); ++l) out.state_in_vram[l] = d.state_in_vram[l];
     if (d.experts.device_share > 0) place(d.experts, homes, out);

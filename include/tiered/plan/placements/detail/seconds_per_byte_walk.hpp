@@ -34,55 +34,59 @@ struct Draft {
   double seconds = HUGE_VAL;
 };
 
+/// What walks ask of a dense shard, side by side for all: between these a mixture has the shards of thousands of experts.
+struct DenseShard {
+  std::uint32_t id = 0;  ///< index into PlanRequest::shards
+  ShardKind kind{};
+  bool with_state = false;
+  std::size_t bytes = 0, layer = 0;
+  PassCost cost;
+  double attention_s[2][2] = {};  ///< of its state: [moved to VRAM][rows on the device]
+  PassCost experts = {};          ///< a router's, all together
+  int expert_layer = -1;          ///< of these, in ExpertLayers::layers; -1: none
+};
+
 /// One PlanRequest, as drafts see it: dense shards in the order of use, and experts by layer.
 class SecondsPerByteWalk {
  public:
   explicit SecondsPerByteWalk(PlanRequest const& r)
       : r_(r),
-        order_(dense_order(r)),
         own_experts_(r.experts != nullptr ? std::span<Shard const>{} : r.shards),
-        experts_(r.experts != nullptr ? *r.experts : own_experts_),
-        first_expert_layer_(r.states.size() + 1, -1),
-        in_ring_(order_.size()) {
+        experts_(r.experts != nullptr ? *r.experts : own_experts_) {
     if (!experts_.ids.empty()) {
       used_by_all_ = use_probability(r.shards[experts_.ids.front()], r.rows.n);
       whole_layers_ = uses_whole_layer(r.shards[experts_.ids.front()], r.rows.n);
     }
-    for (std::size_t l = 0; l < experts_.layers.size(); ++l) {
-      ExpertLayer const& layer = experts_.layers[l];
-      PassCost sum;
-      for (std::size_t i = layer.begin; i < layer.end; ++i) {
-        PassCost const& cost = r.costs[experts_.ids[i]];
-        sum = {sum.host_s + cost.host_s, sum.gpu_s + cost.gpu_s, sum.copy_s + cost.copy_s};
-      }
-      layer_sums_.push_back(sum);
-      if (layer.layer >= 0 && std::size_t(layer.layer) < first_expert_layer_.size()) first_expert_layer_[std::size_t(layer.layer)] = int(l);
-    }
+    for (std::uint32_t id : dense_order(r)) dense_.push_back(dense_shard(id));
+    in_ring_.resize(dense_.size());
   }
 
  protected:
   bool fixed() const { return !r_.fixed_state_in_vram.empty(); }
-  Shard const& dense(std::size_t i) const { return r_.shards[order_[i]]; }
-  PassCost const& cost(std::size_t i) const { return r_.costs[order_[i]]; }
-  bool with_state(std::size_t i) const { return has_state(dense(i), r_); }
-  std::size_t layer(std::size_t i) const { return std::size_t(dense(i).layer); }
   bool whole_layers() const { return whole_layers_; }
 
-  /// Seconds of a pass. With a margin, shards on the host are made streamed where that ends them sooner by this factor, and their states
-  /// are moved to VRAM where there is room.
-  static constexpr double never = HUGE_VAL;
-  double walk(Draft& d, VramAccount& vram, double margin, MutualRates beside = {}) const {
+  /// Seconds of a pass, or any that are not below `enough`, if there it ends.
+  double walk(Draft const& d, double enough = HUGE_VAL) const {
     Clocks clocks;
-    bool const decide = margin != never;
-    clocks.beside = beside;
     double const in_cache = found_in_cache(d.experts);
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      if (decide && d.dense[i] == Where::host) choose(d, vram, clocks, i, margin);
+    for (std::size_t i = 0; i < dense_.size() && clocks.rows_s < enough; ++i) {
       clocks = after(d, clocks, i);
-      if (dense(i).kind == ShardKind::router) run_experts(d, clocks, i, in_cache);
+      run_experts(d, clocks, i, in_cache);
     }
     if (r_.mutual == MutualRates{}) return clocks.rows_s;
     return (std::max)(clocks.rows_s, shared_s(r_.mutual, clocks.host_busy_s, clocks.link_busy_s));
+  }
+
+  /// Shards on the host are made streamed where that ends them sooner by the factor `margin`, and their states are moved to VRAM where
+  /// there is room.
+  void stream_some(Draft& d, VramAccount& vram, double margin, MutualRates beside) const {
+    Clocks clocks;
+    clocks.beside = beside;
+    double const in_cache = found_in_cache(d.experts);
+    for (std::size_t i = 0; i < dense_.size(); ++i) {
+      clocks = d.dense[i] == Where::host ? choose(d, vram, clocks, i, margin) : after(d, clocks, i);
+      run_experts(d, clocks, i, in_cache);
+    }
   }
 
  private:
@@ -94,77 +98,103 @@ class SecondsPerByteWalk {
     std::size_t ring_begin = 0, ring_end = 0, ring_used = 0;  ///< a range of in_ring_
   };
 
-  void choose(Draft& d, VramAccount& vram, Clocks const& clocks, std::size_t i, double margin) const {
-    if (!std::isfinite(cost(i).gpu_s)) return;
-    double const host_s = after(d, clocks, i).rows_s + (clocks.on_device ? r_.hop_s : 0);
+  DenseShard dense_shard(std::uint32_t id) const {
+    Shard const& shard = r_.shards[id];
+    DenseShard s{id, shard.kind, has_state(shard, r_), shard.bytes, std::size_t(shard.layer), r_.costs[id]};
+    if (s.with_state) {
+      for (int moved = 0; moved < 2; ++moved) {
+        double const share = fixed() ? double(r_.fixed_state_in_vram[s.layer]) : moved;
+        double const in_vram = attended_in_vram(share, r_.states_used, r_.states[s.layer].window);
+        for (int on_device = 0; on_device < 2; ++on_device)
+          s.attention_s[moved][on_device] =
+              attention_s(r_.state_costs[s.layer], in_vram, on_device != 0, r_.hop_s, r_.rows.n, r_.streams_states);
+      }
+    }
+    if (s.kind != ShardKind::router) return s;
+    auto const found = std::ranges::lower_bound(experts_.layers, shard.layer, {}, &ExpertLayer::layer);
+    if (found == experts_.layers.end() || found->layer != shard.layer) return s;
+    s.expert_layer = int(found - experts_.layers.begin());
+    for (std::size_t i = found->begin; i < found->end; ++i) {
+      PassCost const& cost = r_.costs[experts_.ids[i]];
+      s.experts = {s.experts.host_s + cost.host_s, s.experts.gpu_s + cost.gpu_s, s.experts.copy_s + cost.copy_s};
+    }
+    return s;
+  }
+
+  /// The clocks behind dense shard i, where that is better.
+  Clocks choose(Draft& d, VramAccount& vram, Clocks const& clocks, std::size_t i, double margin) const {
+    DenseShard const& s = dense_[i];
+    Clocks const on_host = after(d, clocks, i);
+    if (!std::isfinite(s.cost.gpu_s)) return on_host;
+    double const host_s = on_host.rows_s + (clocks.on_device ? r_.hop_s : 0);
     bool moves_state = false;
     VramAccount trial = vram;
-    if (with_state(i) && !fixed() && d.state_in_vram[layer(i)] == 0 && std::isfinite(r_.state_costs[layer(i)].gpu_s)) {
-      moves_state = trial.try_state(layer(i));
+    if (s.with_state && !fixed() && d.state_in_vram[s.layer] == 0 && std::isfinite(r_.state_costs[s.layer].gpu_s)) {
+      moves_state = trial.try_state(s.layer);
     }
     d.dense[i] = Where::streamed;
-    if (moves_state) d.state_in_vram[layer(i)] = 1;
-    double const device_s = after(d, clocks, i).rows_s + (clocks.on_device ? 0 : r_.hop_s);
+    if (moves_state) d.state_in_vram[s.layer] = 1;
+    Clocks const streamed = after(d, clocks, i);
+    double const device_s = streamed.rows_s + (clocks.on_device ? 0 : r_.hop_s);
     if (margin * (device_s - clocks.rows_s) < host_s - clocks.rows_s) {
       if (moves_state) vram = trial;
-      return;
+      return streamed;
     }
     d.dense[i] = Where::host;
-    if (moves_state) d.state_in_vram[layer(i)] = 0;
+    if (moves_state) d.state_in_vram[s.layer] = 0;
+    return on_host;
   }
 
   /// The clocks behind dense shard i. in_ring_ is written at one place only, so a trial leaves nothing behind.
   Clocks after(Draft const& d, Clocks c, std::size_t i) const {
+    DenseShard const& s = dense_[i];
     bool const on_device = d.dense[i] != Where::host;
     if (on_device != c.on_device) c.rows_s += r_.hop_s;
     c.on_device = on_device;
     if (d.dense[i] == Where::streamed) {
-      stream(c, i);
+      stream(c, s);
     } else {
-      c.rows_s += on_device ? cost(i).gpu_s : cost(i).host_s / c.beside.host_share;
-      c.host_busy_s += on_device ? 0 : cost(i).host_s;
+      c.rows_s += on_device ? s.cost.gpu_s : s.cost.host_s / c.beside.host_share;
+      c.host_busy_s += on_device ? 0 : s.cost.host_s;
     }
-    if (with_state(i)) {
-      double const in_vram = attended_in_vram(double(d.state_in_vram[layer(i)]), r_.states_used, r_.states[layer(i)].window);
-      c.rows_s += attention_s(r_.state_costs[layer(i)], in_vram, on_device, r_.hop_s, r_.rows.n, r_.streams_states);
-    }
+    if (s.with_state) c.rows_s += s.attention_s[d.state_in_vram[s.layer] > 0][on_device];
     return c;
   }
 
   /// The copy begins when the link is free and what the ring held before is used; a shard larger than half the ring goes by rows.
-  void stream(Clocks& c, std::size_t i) const {
-    std::size_t const bytes = dense(i).bytes, half = r_.ring_bytes / 2;
+  void stream(Clocks& c, DenseShard const& s) const {
+    std::size_t const bytes = s.bytes, half = r_.ring_bytes / 2;
     bool const whole = bytes <= half;
     std::size_t const needed = whole ? bytes : half;
     for (; c.ring_begin < c.ring_end && c.ring_used + needed > r_.ring_bytes; ++c.ring_begin) {
       c.link_s = (std::max)(c.link_s, in_ring_[c.ring_begin].second);
       c.ring_used -= in_ring_[c.ring_begin].first;
     }
-    c.link_s += cost(i).copy_s / c.beside.h2d_share;
-    c.link_busy_s += cost(i).copy_s;
+    c.link_s += s.cost.copy_s / c.beside.h2d_share;
+    c.link_busy_s += s.cost.copy_s;
     if (whole) {
-      c.rows_s = (std::max)(c.rows_s, c.link_s) + cost(i).gpu_s;
+      c.rows_s = (std::max)(c.rows_s, c.link_s) + s.cost.gpu_s;
     } else {
-      double const last = cost(i).gpu_s * (std::min)(1.0, double(half) / double(bytes));
-      c.rows_s = (std::max)(c.rows_s + cost(i).gpu_s, c.link_s + last);
+      double const last = s.cost.gpu_s * (std::min)(1.0, double(half) / double(bytes));
+      c.rows_s = (std::max)(c.rows_s + s.cost.gpu_s, c.link_s + last);
     }
     in_ring_[c.ring_end++] = {needed, c.rows_s};
     c.ring_used += needed;
   }
 
   void run_experts(Draft const& d, Clocks& c, std::size_t i, double in_cache) const {
-    int const found = layer(i) < first_expert_layer_.size() ? first_expert_layer_[layer(i)] : -1;
-    if (found < 0) return;
-    PassCost const& sum = layer_sums_[std::size_t(found)];
+    if (dense_[i].expert_layer < 0) return;
+    std::size_t const found = std::size_t(dense_[i].expert_layer);
+    PassCost const& sum = dense_[i].experts;
     ExpertSplit const& split = d.experts;
     double const begin = c.rows_s;
     double end = begin;
-    if (split.device_share >= 1 && split.hits < 1 && c.on_device && whole_layers()) return run_ahead(split, sum, c, std::size_t(found));
+    if (split.device_share >= 1 && split.hits < 1 && c.on_device && whole_layers()) return run_ahead(split, sum, c, found);
     // As in the estimate: layers that wait for nothing are the device's alone, and what misses comes in the others.
     double const missed = split.device_share * (1 - in_cache), on_host = 1 - split.device_share;
-    double const used = n_used(std::size_t(found));
+    double const used = n_used(found);
     double const gpu_s = split.device_share > 0 ? split.device_share * sum.gpu_s : 0;  // an infinite cost of nothing is none
-    double const waits = c.on_device ? layers_with_misses((missed + on_host) * n_used_by_all(std::size_t(found)), used) : 1;
+    double const waits = c.on_device ? layers_with_misses((missed + on_host) * n_used_by_all(found), used) : 1;
     double const from = begin + (1 - waits) * gpu_s, hops_s = c.on_device ? 2 * waits * r_.hop_s : 0;
     double host_s = (missed * (1 - split.fetched) + on_host) * sum.host_s, copy_s = missed * split.fetched * sum.copy_s;
     if (host_s > 0 && copy_s > 0) host_s /= r_.mutual.host_share, copy_s /= r_.mutual.h2d_share;
@@ -202,15 +232,13 @@ class SecondsPerByteWalk {
 
  protected:
   PlanRequest const& r_;
-  std::vector<std::uint32_t> order_;
   ExpertLayers own_experts_;  ///< nothing where the request has them
   ExpertLayers const& experts_;
+  std::vector<DenseShard> dense_;  ///< in the order of use
 
  private:
   double used_by_all_ = 0;                                       ///< an expert, by any row
   bool whole_layers_ = false;                                    ///< see uses_whole_layer()
-  std::vector<PassCost> layer_sums_;                             ///< by ExpertLayers::layers
-  std::vector<int> first_expert_layer_;                          ///< layer -> index there, -1: none
   mutable std::vector<std::pair<std::size_t, double>> in_ring_;  ///< bytes and end of use of what was streamed, in order
 };
 
