@@ -1,4 +1,4 @@
-/// Routed experts as plans see them: by layer, with what a cache must hold and what it may be expected to hit.
+/// Routed experts as plans see them: by layer, with what they cost together, what a cache must hold and what it may be expected to hit.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tiered/model/shard.hpp"
+#include "tiered/plan/cost.hpp"
 
 namespace tiered {
 
@@ -19,9 +20,10 @@ struct ExpertLayer {
 };
 
 struct ExpertLayers {
-  std::vector<ExpertLayer> layers;  ///< ascending
-  std::vector<std::uint32_t> ids;   ///< indices of the shards, by layer and then by expert
-  std::size_t bytes = 0;            ///< of all, each rounded up
+  std::vector<ExpertLayer> layers;   ///< ascending
+  std::vector<std::uint32_t> ids;    ///< indices of the shards, by layer and then by expert
+  std::size_t bytes = 0;             ///< of all, each rounded up
+  std::vector<std::uint32_t> dense;  ///< shards that have a step on either device, in the order of use: neither embedding nor experts
 
   explicit ExpertLayers(std::span<Shard const> shards);
 
@@ -30,6 +32,15 @@ struct ExpertLayers {
   /// The least that is left of one that gives room to states. Where blocks use whole layers that is as much as lets a layer pass in so few
   /// windows that they cost nothing (plan/expert_flow.hpp): three quarters of it.
   std::size_t min_left_bytes(bool whole_layers) const;
+};
+
+/// Costs of experts together, infinite where one's is.
+struct ExpertCosts {
+  PassCost all;
+  std::vector<PassCost> layers;  ///< as ExpertLayers::layers
+
+  ExpertCosts() = default;
+  ExpertCosts(ExpertLayers const& experts, std::span<PassCost const> shard_costs);
 };
 
 /// Share of uses that find their expert in a cache of `cache_bytes`, were all `cached_bytes` that may enter it used alike.

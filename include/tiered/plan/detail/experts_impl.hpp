@@ -15,8 +15,15 @@ namespace tiered {
 
 ExpertLayers::ExpertLayers(std::span<Shard const> shards) {
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    if (shards[i].kind == ShardKind::expert) ids.push_back(std::uint32_t(i));
+    if (shards[i].kind == ShardKind::expert)
+      ids.push_back(std::uint32_t(i));
+    else if (shards[i].kind != ShardKind::embedding)
+      dense.push_back(std::uint32_t(i));
   }
+  std::stable_sort(dense.begin(), dense.end(), [&](std::uint32_t a, std::uint32_t b) {
+    Shard const &x = shards[a], &y = shards[b];
+    return x.layer != y.layer ? x.layer < y.layer : x.kind < y.kind;
+  });
   auto const by_layer = [&](std::uint32_t a, std::uint32_t b) { return shards[a].layer < shards[b].layer; };
   if (!std::is_sorted(ids.begin(), ids.end(), by_layer)) std::stable_sort(ids.begin(), ids.end(), by_layer);
   std::vector<std::size_t> sizes;
@@ -33,6 +40,19 @@ ExpertLayers::ExpertLayers(std::span<Shard const> shards) {
     ExpertLayer layer{shards[ids[begin]].layer, begin, end, 0};
     for (std::size_t i = 0; i < n_used; ++i) layer.working_bytes += sizes[i];
     layers.push_back(layer);
+  }
+}
+
+ExpertCosts::ExpertCosts(ExpertLayers const& experts, std::span<PassCost const> shard_costs) {
+  auto const add = [](PassCost& sum, PassCost const& c) { sum = {sum.host_s + c.host_s, sum.gpu_s + c.gpu_s, sum.copy_s + c.copy_s}; };
+  layers.reserve(experts.layers.size());
+  for (ExpertLayer const& layer : experts.layers) {
+    PassCost of_layer;
+    for (std::uint32_t id : std::span(experts.ids).subspan(layer.begin, layer.size())) {
+      add(of_layer, shard_costs[id]);
+      add(all, shard_costs[id]);
+    }
+    layers.push_back(of_layer);
   }
 }
 

@@ -110,6 +110,7 @@ class TierPlanner {
     Rows rows = input_.rows;
     if (input_.cost_context > 0) rows.context = input_.cost_context;
     costs_ = pass_costs(table_, rows, shape.chunk, shape.block, costs.shard, costs.state, shape.experts, costs.same_for_alike);
+    expert_costs_ = ExpertCosts{experts_, costs_.shards};
     costs_.streams_states = input_.streams_states;
     if (input_.rows.context > 0) costs_.states_used = (std::min)(1.0, double(rows.context) / double(input_.rows.context));
     request_ = {table_.shards,
@@ -127,7 +128,8 @@ class TierPlanner {
                 costs_.streams_states,
                 input_.deterministic,
                 mutual_,
-                &experts_};
+                &experts_,
+                &expert_costs_};
   }
 
   /// None, one to three of the largest shards of a layer, two of the largest of all, and a geometric row up to what is free.
@@ -263,6 +265,7 @@ class TierPlanner {
   MutualRates mutual_;
   Estimator estimator_;
   PassCosts costs_;
+  ExpertCosts expert_costs_;
   PlanRequest request_;
   ExpertLayers const& experts_;
   std::vector<ShardId> routers_;

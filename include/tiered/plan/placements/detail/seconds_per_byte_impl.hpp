@@ -29,7 +29,7 @@ enum class FillOrder : std::uint8_t { density, layer, kind };
 /// Few variants of each are drafted and the fastest is taken.
 class SecondsPerByteSolver : SecondsPerByteWalk {
  public:
-  SecondsPerByteSolver(PlanRequest const& r, double margin) : SecondsPerByteWalk(r), margin_(margin), sums_(r, experts_) {}
+  SecondsPerByteSolver(PlanRequest const& r, double margin) : SecondsPerByteWalk(r), margin_(margin), sums_(all_experts_.costs.all) {}
 
   Placements solve() const {
     Draft best = on_host();
@@ -226,7 +226,7 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
   }
 
   double margin_;
-  ExpertSums sums_;
+  PassCost const& sums_;  ///< of all experts
   mutable std::vector<Filled> drafted_;
 };
 

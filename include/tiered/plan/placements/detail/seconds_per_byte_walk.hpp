@@ -51,15 +51,12 @@ struct DenseShard {
 /// One PlanRequest, as drafts see it: dense shards in the order of use, and experts by layer.
 class SecondsPerByteWalk {
  public:
-  explicit SecondsPerByteWalk(PlanRequest const& r)
-      : r_(r),
-        own_experts_(r.experts != nullptr ? std::span<Shard const>{} : r.shards),
-        experts_(r.experts != nullptr ? *r.experts : own_experts_) {
+  explicit SecondsPerByteWalk(PlanRequest const& r) : r_(r), all_experts_(r), experts_(all_experts_.layers) {
     if (!experts_.ids.empty()) {
       used_by_all_ = use_probability(r.shards[experts_.ids.front()], r.rows.n);
       whole_layers_ = uses_whole_layer(r.shards[experts_.ids.front()], r.rows.n);
     }
-    for (std::uint32_t id : dense_order(r)) dense_.push_back(dense_shard(id));
+    for (std::uint32_t id : experts_.dense) dense_.push_back(dense_shard(id));
     in_ring_.resize(dense_.size());
   }
 
@@ -125,10 +122,7 @@ class SecondsPerByteWalk {
     s.n_used = double(s.n_experts) * expert.use_probability;
     s.n_used_by_all = double(s.n_experts) * used_by_all_;
     s.expert_bytes = VramAccount::round_up(expert.bytes);
-    for (std::size_t i = found->begin; i < found->end; ++i) {
-      PassCost const& cost = r_.costs[experts_.ids[i]];
-      s.experts = {s.experts.host_s + cost.host_s, s.experts.gpu_s + cost.gpu_s, s.experts.copy_s + cost.copy_s};
-    }
+    s.experts = all_experts_.costs.layers[std::size_t(found - experts_.layers.begin())];
     return s;
   }
 
@@ -233,7 +227,7 @@ class SecondsPerByteWalk {
 
  protected:
   PlanRequest const& r_;
-  ExpertLayers own_experts_;  ///< nothing where the request has them
+  ExpertsOf all_experts_;
   ExpertLayers const& experts_;
   std::vector<DenseShard> dense_;  ///< in the order of use
 
