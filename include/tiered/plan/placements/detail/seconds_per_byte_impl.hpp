@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -34,9 +35,12 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
   Placements solve() const {
     Draft best = on_host();
     if (nothing_fits(r_)) return materialise(best);
+    std::vector<std::size_t> const reserves = reserves_for_experts();
+    std::vector<Item> const offers = items();
     for (FillOrder const order : {FillOrder::density, FillOrder::layer, FillOrder::kind}) {
-      for (std::size_t const reserve : reserves()) {
-        draft_variants(order, reserve, best);
+      std::vector<Item> const in_order = sorted(offers, order);
+      for (std::size_t const reserve : reserves) {
+        draft_variants(in_order, reserve, best);
         if (experts_.ids.empty()) break;
       }
     }
@@ -44,6 +48,12 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
   }
 
  private:
+  struct Item {
+    double seconds_per_byte = 0;
+    std::size_t index = 0;  ///< into dense_
+    bool weights = false, state = false;
+  };
+
   Draft blank() const {
     Draft d;
     d.dense.assign(dense_.size(), Where::host);
@@ -58,37 +68,46 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
   }
 
   /// What is kept from dense weights for experts: nothing, the least cache, and the least that shares its room with states.
-  std::vector<std::size_t> reserves() const {
+  std::vector<std::size_t> reserves_for_experts() const {
     std::vector<std::size_t> out{0, experts_.min_cache_bytes()};
     std::size_t const left = experts_.min_left_bytes(whole_layers());
     if (left > out.back() && unused_state_bytes(r_, std::vector<float>(r_.states.size(), 1.f)) > 0) out.push_back(left);
     return out;
   }
 
-  void draft_variants(FillOrder order, std::size_t reserve, Draft& best) const {
+  void draft_variants(std::vector<Item> const& items, std::size_t reserve, Draft& best) const {
     VramAccount vram{r_};
     if (!vram.try_bytes(reserve)) return;
     Draft d = blank();
-    fill(d, vram, order);
+    fill(d, vram, items);
     if (std::ranges::any_of(
             drafted_, [&](Filled const& f) { return f.reserve == reserve && f.dense == d.dense && f.state_in_vram == d.state_in_vram; }))
       return;  // as another order did
     drafted_.push_back({reserve, d.dense, d.state_in_vram});
     for (bool const streams : {false, true}) {
       if (streams && r_.ring_bytes == 0) continue;
-      // What is streamed depends on how long the experts keep the host busy, and what they get on what streaming leaves.
+      // What is streamed depends on how long the experts keep the host busy, and what they get on what streaming leaves. Several aims may
+      // come to the same.
+      Draft variant = d;
+      VramAccount left = vram;
+      std::optional<ExpertSplit> streamed_for, tried;
       for (double const aim : {shared_misses, 0.0, 0.5, 1.0, 2.0}) {
-        Draft variant = d;
-        VramAccount left = vram;
-        if (streams) {
-          variant.experts = split(variant, left.free_bytes() + reserve, aim);
+        if (ExpertSplit const expected = split(d, vram.free_bytes() + reserve, aim); streams && expected != streamed_for) {
+          variant = d;
+          left = vram;
+          variant.experts = expected;
           stream_some(variant, left, margin_, r_.mutual);
+          if (variant.state_in_vram != d.state_in_vram) variant.unused_bytes = unused_state_bytes(r_, variant.state_in_vram);
+          streamed_for = expected;
+          tried.reset();
         }
         variant.experts = split(variant, left.free_bytes() + reserve, aim);
+        if (variant.experts == tried || (streams && variant.dense == d.dense)) continue;
+        tried = variant.experts;
         // Real routing is skewed, and then a cache for all experts hits more often than is promised: others must be clearly faster.
         double const clear = best.experts.fetched < 1 ? 0.95 : 1, enough = clear * best.seconds;
         variant.seconds = walk(variant, enough);
-        if (variant.seconds < enough) best = std::move(variant);
+        if (variant.seconds < enough) best = variant;
         if (experts_.ids.empty()) break;
       }
     }
@@ -113,21 +132,9 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
     std::vector<Where> dense;
     std::vector<float> state_in_vram;
   };
-  struct Item {
-    double seconds_per_byte = 0;
-    std::size_t index = 0;  ///< into dense_
-    bool weights = false, state = false;
-  };
-
   /// Residents. Attention and its state are offered together and each alone: a hop dearer, but
   /// a long context's state is worth more than its layer's weights, which may be streamed.
-  void fill(Draft& d, VramAccount& vram, FillOrder order) const {
-    std::vector<Item> items;
-    for (std::size_t i = 0; i < dense_.size(); ++i) add_items(i, items);
-    std::stable_sort(items.begin(), items.end(), [&](Item const& a, Item const& b) {
-      if (order == FillOrder::density) return a.seconds_per_byte > b.seconds_per_byte;
-      return order == FillOrder::kind && rank(dense_[a.index].kind) < rank(dense_[b.index].kind);
-    });
+  void fill(Draft& d, VramAccount& vram, std::vector<Item> const& items) const {
     for (Item const& item : items) {
       bool const needs_weights = item.weights && d.dense[item.index] != Where::resident;
       bool const needs_state = item.state && d.state_in_vram[dense_[item.index].layer] == 0;
@@ -138,8 +145,21 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
       if (needs_weights) d.dense[item.index] = Where::resident;
       if (needs_state) d.state_in_vram[dense_[item.index].layer] = 1;
     }
+    d.unused_bytes = unused_state_bytes(r_, d.state_in_vram);
   }
 
+  std::vector<Item> items() const {
+    std::vector<Item> out;
+    for (std::size_t i = 0; i < dense_.size(); ++i) add_items(i, out);
+    return out;
+  }
+  std::vector<Item> sorted(std::vector<Item> items, FillOrder order) const {
+    auto const denser = [](Item const& a, Item const& b) { return a.seconds_per_byte > b.seconds_per_byte; };
+    auto const of_kind = [&](Item const& a, Item const& b) { return rank(dense_[a.index].kind) < rank(dense_[b.index].kind); };
+    if (order == FillOrder::density) std::stable_sort(items.begin(), items.end(), denser);
+    if (order == FillOrder::kind) std::stable_sort(items.begin(), items.end(), of_kind);
+    return items;
+  }
   static constexpr int rank(ShardKind kind) { return kind == ShardKind::ffn ? 1 : 0; }
 
   void add_items(std::size_t i, std::vector<Item>& items) const {
@@ -178,7 +198,7 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
     double const fits = double(room) / double(experts_.bytes);
     if (fits >= 1) return {1, 0, 0, 1};
     if (room < experts_.min_cache_bytes()) return {fits, 0, 0, 1};
-    std::size_t const shared = unused_state_bytes(r_, d.state_in_vram), cache = room + shared;
+    std::size_t const shared = d.unused_bytes, cache = room + shared;
     if (shared > 0 && room < experts_.min_left_bytes(whole_layers())) return {fits, 0, 0, 1};
     double const cached = (std::min)(1.0, double(cache) / double(experts_.bytes));
     if (aim == shared_misses) {
@@ -195,6 +215,8 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
 
   Placements materialise(Draft const& d) const {
     Placements out{r_};
+    out.declined = r_.ring_bytes > 0 && std::ranges::find(d.dense, Where::streamed) == d.dense.end();
+    if (out.declined) return out;
     HostHomes homes{r_};
     for (std::size_t i = 0; i < dense_.size(); ++i) {
       if (d.dense[i] == Where::resident) out.shards[dense_[i].id] = {Tier::vram, 1};
@@ -208,6 +230,11 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
   void place(ExpertSplit const& split, HostHomes& homes, Placements& out) const {
     out.cache_bytes = split.cache_bytes - split.shared_bytes;
     out.fetched_misses = float(split.fetched);
+    if (split.device_share >= 1 && r_.budget.pinned_bytes == 0) {  // then in any order
+      for (std::uint32_t id : experts_.ids)
+        out.shards[id] = split.cache_bytes > 0 ? Placement{Tier::pageable, 1, true} : Placement{Tier::vram, 1};
+      return;
+    }
     std::size_t left = std::size_t(split.device_share * double(experts_.bytes));
     for (std::size_t k = 0, seen = 1; seen > 0; ++k) {
       seen = 0;
@@ -232,6 +259,6 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
 
 }  // namespace detail
 
-Placements SecondsPerByte::place(PlanRequest const& r) const { return detail::answer(r, detail::SecondsPerByteSolver{r, margin}.solve()); }
+Placements SecondsPerByte::place(PlanRequest const& r) const { return detail::SecondsPerByteSolver{r, margin}.solve(); }
 
 }  // namespace tiered

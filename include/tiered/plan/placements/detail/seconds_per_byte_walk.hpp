@@ -24,12 +24,14 @@ struct ExpertSplit {
   std::size_t shared_bytes = 0;  ///< of these, what states have where contexts are longer than costs are for
   double hits = 1;
   double fetched = 1;  ///< of what misses; the host computes the rest of it
+  bool operator==(ExpertSplit const&) const = default;
 };
 
 /// One answer in the making: where each dense shard and each state is, in the order of use, and how long a pass then takes.
 struct Draft {
   std::vector<Where> dense;
   std::vector<float> state_in_vram;  ///< by layer; 0 or 1 where not fixed
+  std::size_t unused_bytes = 0;      ///< of these states: see unused_state_bytes()
   ExpertSplit experts;
   double seconds = HUGE_VAL;
 };
