@@ -1,6 +1,7 @@
 /// Predicted seconds of a schedule: its actions on one virtual clock per lane.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -55,7 +56,11 @@ class Estimator {
   /// To move `n` hidden rows from one device to the other.
   double hop_s(std::int32_t n) const;
 
-  Estimate operator()(Schedule const& schedule, ShardPlan const& plan, PassCosts const& costs, Rows rows) const;
+  /// No schedule of the plan is estimated at less: its steps run one after the other, and no copy is larger than the ring.
+  double least_seconds(ShardPlan const& plan, PassCosts const& costs, Rows rows) const;
+
+  /// Where it is not below `enough_s` nothing but the seconds, and of those any that are not.
+  Estimate operator()(Schedule const& schedule, ShardPlan const& plan, PassCosts const& costs, Rows rows, double enough_s = HUGE_VAL) const;
 
  private:
   struct Walk;

@@ -26,12 +26,16 @@ struct ExpertLayers {
   std::vector<std::uint32_t> dense;  ///< shards that have a step on either device, in the order of use: neither embedding nor experts
 
   explicit ExpertLayers(std::span<Shard const> shards);
+  std::span<std::uint32_t const> ids_of(ExpertLayer const& l) const { return std::span(ids).subspan(l.begin, l.size()); }
 
   /// The least that a cache may have: what one token uses of any one layer. 0 for a model without experts.
-  std::size_t min_cache_bytes() const;
+  std::size_t min_cache_bytes() const { return min_cache_bytes_; }
   /// The least that is left of one that gives room to states. Where blocks use whole layers that is as much as lets a layer pass in so few
   /// windows that they cost nothing (plan/expert_flow.hpp): three quarters of it.
   std::size_t min_left_bytes(bool whole_layers) const;
+
+ private:
+  std::size_t min_cache_bytes_ = 0;
 };
 
 /// Costs of experts together, infinite where one's is.

@@ -39,6 +39,7 @@ ExpertLayers::ExpertLayers(std::span<Shard const> shards) {
     std::partial_sort(sizes.begin(), sizes.begin() + std::ptrdiff_t(n_used), sizes.end(), [](auto a, auto b) { return a > b; });
     ExpertLayer layer{shards[ids[begin]].layer, begin, end, 0};
     for (std::size_t i = 0; i < n_used; ++i) layer.working_bytes += sizes[i];
+    min_cache_bytes_ = (std::max)(min_cache_bytes_, layer.working_bytes);
     layers.push_back(layer);
   }
 }
@@ -48,18 +49,12 @@ ExpertCosts::ExpertCosts(ExpertLayers const& experts, std::span<PassCost const> 
   layers.reserve(experts.layers.size());
   for (ExpertLayer const& layer : experts.layers) {
     PassCost of_layer;
-    for (std::uint32_t id : std::span(experts.ids).subspan(layer.begin, layer.size())) {
+    for (std::uint32_t id : experts.ids_of(layer)) {
       add(of_layer, shard_costs[id]);
       add(all, shard_costs[id]);
     }
     layers.push_back(of_layer);
   }
-}
-
-std::size_t ExpertLayers::min_cache_bytes() const {
-  std::size_t least = 0;
-  for (ExpertLayer const& layer : layers) least = (std::max)(least, layer.working_bytes);
-  return least;
 }
 
 std::size_t ExpertLayers::min_left_bytes(bool whole_layers) const {

@@ -183,6 +183,14 @@ class TierPlanner {
     useful_ = useful_ || plan.scratch_bytes > 0;
     if (std::string const broken = verify(plan, table_, experts_); !broken.empty())
       throw Error(Errc::precondition, concat("placement policy: ", broken));
+    if (plan.chunk_tokens != plan.block_tokens && must_go_by_rows(plan)) return false;
+    bool const all_resident =
+        request_.ring_bytes == 0 && std::all_of(table_.steps.begin(), table_.steps.end(), [&](Step const& step) {
+          return plan.shards[std::size_t(step.shard)].resident() || table_.shard(step.shard).kind == ShardKind::embedding;
+        });
+    double const enough_s = best_ ? clear_share(plan, all_resident) * best_->estimate.seconds : HUGE_VAL;
+    bool const is_known = shape.experts == 0 || in_windows_;  // that such plans can be scheduled
+    if (best_ && is_known && estimator_.least_seconds(plan, costs_, input_.rows) >= enough_s) return all_resident;
     Schedule schedule;
     try {
       schedule = prefetch(plan, table_);
@@ -198,16 +206,20 @@ class TierPlanner {
       if (std::size_t(a.shard) < table_.shards.size()) continue;
       throw Error(Errc::precondition, concat("prefetch policy: there is no shard ", std::uint32_t(a.shard)));
     }
-    Estimate estimate = estimator_(schedule, plan, costs_, input_.rows);
+    Estimate estimate = estimator_(schedule, plan, costs_, input_.rows, enough_s);
     in_windows_ = in_windows_ || shape.experts > 0;
-    bool const all_resident =
-        request_.ring_bytes == 0 && std::all_of(table_.steps.begin(), table_.steps.end(), [&](Step const& step) {
-          return plan.shards[std::size_t(step.shard)].resident() || table_.shard(step.shard).kind == ShardKind::embedding;
-        });
-    if (!best_ || estimate.seconds < clear_share(plan, all_resident) * best_->estimate.seconds) {
+    if (!best_ || estimate.seconds < enough_s) {
       best_ = TierPlan{input_.rows, std::move(plan), std::move(schedule), std::move(estimate)};
     }
     return all_resident;
+  }
+
+  /// Some of a layer's weights are larger than the ring: each chunk would need them again.
+  bool must_go_by_rows(ShardPlan const& plan) const {
+    return std::ranges::any_of(table_.steps, [&](Step const& step) {
+      Shard const& s = table_.shard(step.shard);
+      return s.kind != ShardKind::output && s.bytes > plan.ring_bytes && plan.shards[std::size_t(step.shard)].streamed();
+    });
   }
 
   /// Of the best one's time, what a plan must stay below. A smaller chunk only for a clear gain: what the estimate leaves out is mostly per
@@ -328,8 +340,10 @@ std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const
   for (std::vector<float> const& states : states_to_try(free_decode, free_prompt, input)) {
     try {
       TierPlan decode = states == free_decode.plan.state_in_vram ? free_decode : plan(bounds[0], states);
+      double seconds = input.generated_per_prompt * decode.estimate.seconds;
+      if (seconds >= best_s && !best.empty()) continue;
       TierPlan at_prompt = states == free_prompt.plan.state_in_vram ? free_prompt : plan(bounds[prompt], states);
-      double seconds = input.generated_per_prompt * decode.estimate.seconds + at_prompt.estimate.seconds;
+      seconds += at_prompt.estimate.seconds;
       if (seconds >= best_s && !best.empty()) continue;
       if (long_prompt > prompt) {
         TierPlan at_long_prompt = plan(bounds[long_prompt], states);
