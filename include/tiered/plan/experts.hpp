@@ -15,6 +15,7 @@ namespace tiered {
 struct ExpertLayer {
   std::int32_t layer = 0;
   std::size_t begin = 0, end = 0;
+  std::size_t largest_bytes = 0;  ///< of an expert, rounded up
   std::size_t working_bytes = 0;  ///< of the largest experts that one token may use, each rounded up
   std::size_t size() const { return end - begin; }
 };

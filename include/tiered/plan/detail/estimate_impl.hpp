@@ -243,12 +243,10 @@ struct Estimator::Walk {
   /// Copies go on from layer to layer, as far ahead of what computes as the flow has room; the last window computes when it is there.
   ActionTime run_ahead(ExpertLayer const& layer) {
     double compute_s = 0, bytes = 0;
-    std::size_t largest = 0;
+    std::size_t const largest = layer.largest_bytes;
     for (std::uint32_t const id : owner.experts_.ids_of(layer)) {
-      std::size_t const rounded = VramAccount::round_up(owner.table_.shards[id].bytes);
       compute_s += costs.shards[id].gpu_s;
-      bytes += plan.shards[id].cached ? double(rounded) : 0;
-      largest = (std::max)(largest, rounded);
+      if (plan.shards[id].cached) bytes += double(VramAccount::round_up(owner.table_.shards[id].bytes));
     }
     if (cached_ < 0) cached_ = cached_bytes();
     double const flow = double(flow_bytes(plan.cache_bytes, largest, std::size_t(cached_)));

@@ -37,7 +37,7 @@ ExpertLayers::ExpertLayers(std::span<Shard const> shards) {
     }
     std::size_t const n_used = (std::min)(sizes.size(), (std::max)(std::size_t{1}, std::size_t(std::lround(used))));
     std::partial_sort(sizes.begin(), sizes.begin() + std::ptrdiff_t(n_used), sizes.end(), [](auto a, auto b) { return a > b; });
-    ExpertLayer layer{shards[ids[begin]].layer, begin, end, 0};
+    ExpertLayer layer{shards[ids[begin]].layer, begin, end, sizes.front(), 0};
     for (std::size_t i = 0; i < n_used; ++i) layer.working_bytes += sizes[i];
     min_cache_bytes_ = (std::max)(min_cache_bytes_, layer.working_bytes);
     layers.push_back(layer);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -90,7 +89,8 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
       // come to the same.
       Draft variant = d;
       VramAccount left = vram;
-      std::optional<ExpertSplit> streamed_for, tried;
+      constexpr ExpertSplit none{-1};
+      ExpertSplit streamed_for = none, tried = none;
       for (double const aim : {shared_misses, 0.0, 0.5, 1.0, 2.0}) {
         if (ExpertSplit const expected = split(d, vram.free_bytes() + reserve, aim); streams && expected != streamed_for) {
           variant = d;
@@ -99,7 +99,7 @@ class SecondsPerByteSolver : SecondsPerByteWalk {
           stream_some(variant, left, margin_, r_.mutual);
           if (variant.state_in_vram != d.state_in_vram) variant.unused_bytes = unused_state_bytes(r_, variant.state_in_vram);
           streamed_for = expected;
-          tried.reset();
+          tried = none;
         }
         variant.experts = split(variant, left.free_bytes() + reserve, aim);
         if (variant.experts == tried || (streams && variant.dense == d.dense)) continue;
