@@ -41,6 +41,7 @@
 #include "tiered/plan/detail/experts_impl.hpp"
 #include "tiered/plan/detail/hardware_impl.hpp"
 #include "tiered/plan/detail/plan_io_impl.hpp"
+#include "tiered/plan/detail/plan_tiers_impl.hpp"
 #include "tiered/plan/detail/planner_impl.hpp"
 #include "tiered/plan/detail/ring_prefetch_impl.hpp"
 #include "tiered/plan/detail/verify_schedule_impl.hpp"

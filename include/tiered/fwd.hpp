@@ -200,6 +200,7 @@ class DecodePrefillTiers;
 struct DeviceRates;
 struct Estimate;
 class Estimator;
+struct ExpertCosts;
 struct ExpertLayer;
 struct ExpertLayers;
 struct FormatRates;

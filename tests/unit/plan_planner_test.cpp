@@ -343,3 +343,32 @@ TEST_CASE("a block may be larger than what experts' outputs have room for, where
   });
   CHECK(mixed.plan.expert_tokens == 0);
 }
+
+namespace {
+
+template <bool Same>
+struct CountedCost : AnalyticCost {
+  static constexpr bool same_for_alike = Same;
+  int* n_asked = nullptr;
+  PassCost cost(Shard const& shard, Rows rows) const {
+    ++*n_asked;
+    return AnalyticCost::cost(shard, rows);
+  }
+  PassCost cost(LayerState const& state, Rows rows) const { return AnalyticCost::cost(state, rows); }
+};
+
+}  // namespace
+
+TEST_CASE("shards that are alike are priced once per pass where a cost model allows it, with the same plan", "[plan][planner]") {
+  fake::Model const model{{.n_layers = 6, .n_experts = 64, .n_experts_used = 4}};
+  std::size_t const vram = model.bytes() / 3 + model.scratch_bytes(64, 64);
+  auto const plan = [&]<bool Same>(CountedCost<Same> cost, int& n_asked) {
+    cost.n_asked = &n_asked;
+    return plan_tier(SecondsPerByte{}, RingPrefetch{}, cost, cost.hardware, model.table(), {{vram, 0, 0}, {64, 512, 1}, model, {}, 0});
+  };
+  int once = 0, each = 0;
+  TierPlan const priced_once = plan(CountedCost<true>{}, once), priced_each = plan(CountedCost<false>{}, each);
+  REQUIRE(priced_once == priced_each);
+  REQUIRE(each >= int(model.table().shards.size()));
+  REQUIRE(once * 20 < each);
+}

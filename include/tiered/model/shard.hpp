@@ -19,6 +19,7 @@ enum class ShardKind : std::uint8_t {
   expert,     ///< one routed expert of one layer
   output,     ///< last norm and head
 };
+inline constexpr std::size_t n_shard_kinds = 6;
 constexpr std::string_view name(ShardKind kind) {
   switch (kind) {
     case ShardKind::embedding: return "embedding";

@@ -1,6 +1,7 @@
 /// Predicted seconds of a schedule: its actions on one virtual clock per lane.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -27,10 +28,10 @@ inline constexpr std::int32_t most_output_rows = 16;
 
 /// Dense shards are read once per chunk and cross the link once; the output meets most_output_rows of a block; experts meet all rows of the
 /// block at once, or expert_tokens of them where that is not 0, and cross once; of the states, whose positions are those of all rows, a
-/// block has its share.
+/// block has its share. `same_for_alike`: as CostModel says; then a shard_cost is asked once for shards that are alike.
 PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_tokens, std::int32_t block_tokens,
                      FunctionRef<PassCost(Shard const&, Rows)> shard_cost, FunctionRef<PassCost(LayerState const&, Rows)> state_cost,
-                     std::int32_t expert_tokens = 0);
+                     std::int32_t expert_tokens = 0, bool same_for_alike = false);
 
 struct ActionTime {
   double begin_s = 0, end_s = 0;
@@ -55,7 +56,11 @@ class Estimator {
   /// To move `n` hidden rows from one device to the other.
   double hop_s(std::int32_t n) const;
 
-  Estimate operator()(Schedule const& schedule, ShardPlan const& plan, PassCosts const& costs, Rows rows) const;
+  /// No schedule of the plan is estimated at less: its steps run one after the other, and no copy is larger than the ring.
+  double least_seconds(ShardPlan const& plan, PassCosts const& costs, Rows rows) const;
+
+  /// Where it is not below `enough_s` nothing but the seconds, and of those any that are not.
+  Estimate operator()(Schedule const& schedule, ShardPlan const& plan, PassCosts const& costs, Rows rows, double enough_s = HUGE_VAL) const;
 
  private:
   struct Walk;

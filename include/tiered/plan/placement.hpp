@@ -33,11 +33,12 @@ struct PlanRequest {
   double hop_s = 0;  ///< seconds to move these rows from one device to the other
   /// Pages that a sequence's state is cut into: shares are in whole ones, see pages_in_vram(). 0: any share.
   std::int32_t state_pages = 0;
-  double states_used = 1;                 ///< share of the context that costs are for
-  bool streams_states = false;            ///< as in PassCosts
-  bool deterministic = false;             ///< who computes an expert must not depend on what is cached
-  MutualRates mutual = {};                ///< of host and link where both are busy
-  ExpertLayers const* experts = nullptr;  ///< of these shards, where somebody has them already
+  double states_used = 1;                     ///< share of the context that costs are for
+  bool streams_states = false;                ///< as in PassCosts
+  bool deterministic = false;                 ///< who computes an expert must not depend on what is cached
+  MutualRates mutual = {};                    ///< of host and link where both are busy
+  ExpertLayers const* experts = nullptr;      ///< of these shards, where somebody has them already
+  ExpertCosts const* expert_costs = nullptr;  ///< of these costs; likewise
 
   std::size_t state_bytes(std::size_t layer) const {
     return states[layer].bytes_per_token * std::size_t(rows.context) + states[layer].bytes_per_sequence * std::size_t(rows.n_sequences);

@@ -57,10 +57,13 @@ namespace detail {
 
 using PlaceRef = FunctionRef<Placements(PlanRequest const&)>;
 using PrefetchRef = FunctionRef<Schedule(ShardPlan const&, ShardTable const&)>;
-using ShardCostRef = FunctionRef<PassCost(Shard const&, Rows)>;
-using StateCostRef = FunctionRef<PassCost(LayerState const&, Rows)>;
+struct CostRefs {
+  FunctionRef<PassCost(Shard const&, Rows)> shard;
+  FunctionRef<PassCost(LayerState const&, Rows)> state;
+  bool same_for_alike = false;  ///< as CostModel says
+};
 TierPlan plan_tier(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input, PlaceRef place,
-                   PrefetchRef prefetch, ShardCostRef shard_cost, StateCostRef state_cost);
+                   PrefetchRef prefetch, CostRefs costs);
 
 /// One plan for each bound, by plan(bound, states in VRAM that are fixed).
 std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const& input, std::size_t n_states,
@@ -76,22 +79,12 @@ TierPlan plan_tier(Placement const& placement, Prefetch const& prefetch, Cost co
                    ShardTable const& table, PlannerInput const& input) {
   auto place = [&](PlanRequest const& r) { return placement.place(r); };
   auto schedule = [&](ShardPlan const& plan, ShardTable const& t) { return prefetch.schedule(plan, t); };
-  struct {
-    Shard const* shard = nullptr;
-    Rows rows;
-    PassCost cost;
-  } last;
-  auto shard_cost = [&](Shard const& s, Rows rows) {
-    if constexpr (requires { requires Cost::same_for_alike; }) {
-      if (last.shard != nullptr && last.rows == rows && alike(*last.shard, s)) return last.cost;
-      last = {&s, rows, cost.cost(s, rows)};
-      return last.cost;
-    } else {
-      return cost.cost(s, rows);
-    }
-  };
+  auto shard_cost = [&](Shard const& s, Rows rows) { return cost.cost(s, rows); };
   auto state_cost = [&](LayerState const& s, Rows rows) { return cost.cost(s, rows); };
-  return detail::plan_tier(hardware, table, input, place, schedule, shard_cost, state_cost);
+  detail::CostRefs const costs{shard_cost, state_cost, requires {requires Cost::same_for_alike;
+}
+};  // namespace tiered
+return detail::plan_tier(hardware, table, input, place, schedule, costs);
 }
 
 /// One plan for each of `bounds` (most tokens, ascending), all with the same states in VRAM. input.rows.n is not used.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace tiered {
 
 PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_tokens, std::int32_t block_tokens,
                      FunctionRef<PassCost(Shard const&, Rows)> shard_cost, FunctionRef<PassCost(LayerState const&, Rows)> state_cost,
-                     std::int32_t expert_tokens) {
+                     std::int32_t expert_tokens, bool same_for_alike) {
   auto with_n = [&](std::int32_t n) { return Rows{(std::min)(n, rows.n), rows.context, rows.n_sequences}; };
   Rows const block = with_n(block_tokens), chunk = with_n(chunk_tokens), part = expert_tokens > 0 ? with_n(expert_tokens) : block;
   Rows const outputs = with_n((std::min)(block.n, (std::max)(most_output_rows, rows.n_sequences)));
@@ -30,8 +31,12 @@ PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_toke
   PassCosts out;
   out.shards.reserve(table.shards.size());
   out.read_bytes.reserve(table.shards.size());
-  double used = 0, of_probability = -1;  // mostly the same as of the shard before
-  for (Shard const& s : table.shards) {
+  struct Priced {
+    Shard const* shard = nullptr;
+    PassCost cost;
+    double read_bytes = 0;
+  };
+  auto const price = [&](Shard const& s) {
     bool const at_once = s.kind == ShardKind::expert || s.kind == ShardKind::output || s.kind == ShardKind::embedding;
     PassCost cost = shard_cost(s, s.kind == ShardKind::output ? outputs : at_once ? block : chunk);
     if (!at_once) {
@@ -40,10 +45,14 @@ PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_toke
     } else if (n_parts > 1 && s.kind == ShardKind::expert) {
       cost.gpu_s = n_parts * shard_cost(s, part).gpu_s;
     }
-    out.shards.push_back(cost);
-    if (s.use_probability != of_probability) used = use_probability(s, block.n);
-    of_probability = s.use_probability;
-    out.read_bytes.push_back(s.kind == ShardKind::embedding ? 0 : used * double(s.bytes));
+    return Priced{&s, cost, s.kind == ShardKind::embedding ? 0 : use_probability(s, block.n) * double(s.bytes)};
+  };
+  std::array<Priced, n_shard_kinds> last;  // by kind: most are alike
+  for (Shard const& s : table.shards) {
+    Priced& priced = last[std::size_t(s.kind)];
+    if (!same_for_alike || priced.shard == nullptr || !alike(*priced.shard, s)) priced = price(s);
+    out.shards.push_back(priced.cost);
+    out.read_bytes.push_back(priced.read_bytes);
   }
   for (LayerState const& state : table.states) {
     PassCost const cost = state_cost(state, rows);
@@ -175,9 +184,10 @@ struct Estimator::Walk {
     if (layer == owner.experts_.layers.end() || layer->layer != layer_number) return time;
     if (comes_ahead(*layer, a.device)) return run_ahead(*layer);
     double resident_s = 0, cached_s = 0, fetch_s = 0, host_s = 0, used = 0, used_on_host = 0, missed = 0;
+    double const hit = plan.cache_bytes > 0 ? hits() : 0, fetched = (1 - hit) * double(plan.fetched_misses), computed = 1 - hit - fetched;
+    double copied_bytes = out.copied_bytes, host_bytes = out.host_bytes;
     double of_probability = -1, by_block = 0;  // mostly the same as of the expert before
-    for (std::size_t i = layer->begin; i < layer->end; ++i) {
-      std::uint32_t const id = owner.experts_.ids[i];
+    for (std::uint32_t const id : owner.experts_.ids_of(*layer)) {
       Placement const& p = plan.shards[id];
       PassCost const& cost = costs.shards[id];
       double const probability = owner.table_.shards[id].use_probability;
@@ -188,20 +198,21 @@ struct Estimator::Walk {
         used_on_host += probability;
         host_s += cost.host_s;
         missed += by_block;
-        out.host_bytes += costs.read_bytes[id];
+        host_bytes += costs.read_bytes[id];
       } else if (p.cached) {
-        double const fetched = (1 - hits()) * double(plan.fetched_misses), computed = 1 - hits() - fetched;
-        missed += (1 - hits()) * by_block;
+        missed += (1 - hit) * by_block;
         cached_s += (1 - computed) * cost.gpu_s;
         fetch_s += fetched * cost.copy_s;
-        out.copied_bytes += fetched * costs.read_bytes[id];
+        copied_bytes += fetched * costs.read_bytes[id];
         if (computed > 0) host_s += computed * cost.host_s;
         used_on_host += computed * probability;
-        out.host_bytes += computed * costs.read_bytes[id];
+        host_bytes += computed * costs.read_bytes[id];
       } else {
         resident_s += cost.gpu_s;
       }
     }
+    out.copied_bytes = copied_bytes;
+    out.host_bytes = host_bytes;
     double const to_host = a.device == host_device ? 0 : hop_s, to_gpu = hop_s - to_host;
     double end = time.begin_s;
     double const gpu_s = resident_s + cached_s, waits = a.device == host_device ? 1 : layers_with_misses(missed, used);
@@ -222,7 +233,7 @@ struct Estimator::Walk {
 
   /// Whether all experts are brought without waiting for the router, behind the layers before: see pipeline/expert_flow.hpp.
   bool comes_ahead(ExpertLayer const& layer, DeviceId home) const {
-    std::span<std::uint32_t const> const ids(owner.experts_.ids.data() + layer.begin, layer.size());
+    std::span<std::uint32_t const> const ids = owner.experts_.ids_of(layer);
     auto const on_device = [&](std::uint32_t id) { return plan.shards[id].gpu_rows > 0; };
     auto const cached = [&](std::uint32_t id) { return plan.shards[id].cached; };
     return home != host_device && uses_whole_layer(owner.table_.shards[ids.front()], rows_per_block) &&
@@ -232,13 +243,10 @@ struct Estimator::Walk {
   /// Copies go on from layer to layer, as far ahead of what computes as the flow has room; the last window computes when it is there.
   ActionTime run_ahead(ExpertLayer const& layer) {
     double compute_s = 0, bytes = 0;
-    std::size_t largest = 0;
-    for (std::size_t i = layer.begin; i < layer.end; ++i) {
-      std::uint32_t const id = owner.experts_.ids[i];
-      std::size_t const rounded = VramAccount::round_up(owner.table_.shards[id].bytes);
+    std::size_t const largest = layer.largest_bytes;
+    for (std::uint32_t const id : owner.experts_.ids_of(layer)) {
       compute_s += costs.shards[id].gpu_s;
-      bytes += plan.shards[id].cached ? double(rounded) : 0;
-      largest = (std::max)(largest, rounded);
+      if (plan.shards[id].cached) bytes += double(VramAccount::round_up(owner.table_.shards[id].bytes));
     }
     if (cached_ < 0) cached_ = cached_bytes();
     double const flow = double(flow_bytes(plan.cache_bytes, largest, std::size_t(cached_)));
@@ -296,14 +304,35 @@ double Estimator::hop_s(std::int32_t n) const {
   return hardware_->hop_latency_s + hardware_->d2h.seconds(double(n) * double(dim_) * sizeof(float));
 }
 
-Estimate Estimator::operator()(Schedule const& schedule, ShardPlan const& plan, PassCosts const& costs, Rows rows) const {
+double Estimator::least_seconds(ShardPlan const& plan, PassCosts const& costs, Rows rows) const {
+  double run_s = 0, bytes = 0;
+  for (Step const& step : table_.steps) {
+    Placement const& p = plan.shards[std::size_t(step.shard)];
+    PassCost const& cost = costs.shards[std::size_t(step.shard)];
+    run_s += p.gpu_rows > 0 ? cost.gpu_s : cost.host_s;
+    bytes += p.streamed() ? double(table_.shard(step.shard).bytes) : 0;
+  }
+  double const n_copies = bytes > 0 ? bytes / double(plan.ring_bytes) : 0;  // at least
+  double const copy_s = bytes > 0 ? bytes / hardware_->h2d.peak_per_s() + n_copies * hardware_->copy_latency_s : 0;
+  std::int32_t const block = (std::min)(plan.block_tokens, rows.n);
+  constexpr double rounding = 1e-9;  // a schedule's sums are made in another order
+  return (1 - rounding) * (std::max)(run_s, copy_s) * double((rows.n + block - 1) / block);
+}
+
+Estimate Estimator::operator()(Schedule const& schedule, ShardPlan const& plan, PassCosts const& costs, Rows rows, double enough_s) const {
   std::int32_t const block = (std::min)(plan.block_tokens, rows.n);
   Walk walk{*this, plan, costs, hop_s(block), (std::min)(plan.chunk_tokens, rows.n), block};
   walk.out.actions.reserve(schedule.size());
-  for (Action const& a : schedule) walk.act(a);
+  double const n_blocks = double((rows.n + block - 1) / block);
+  for (Action const& a : schedule) {
+    walk.act(a);
+    if (walk.rows_ready_s * n_blocks < enough_s) continue;
+    Estimate slow;
+    slow.seconds = walk.rows_ready_s * n_blocks;
+    return slow;
+  }
   walk.end_copies();
   Estimate out = std::move(walk.out);
-  double const n_blocks = double((rows.n + block - 1) / block);
   for (double* value : {&walk.rows_ready_s, &out.copy_s, &out.gpu_s, &out.host_s, &out.copied_bytes, &out.host_bytes}) *value *= n_blocks;
   double const memory_s = hardware_->mutual == MutualRates{} ? (out.copied_bytes + out.host_bytes) / hardware_->dram_bytes_per_s
                                                              : shared_s(hardware_->mutual, out.host_s, out.copy_s);

@@ -1,4 +1,4 @@
-/// Defines plan_tier and plan_tiers: for one source file of a program.
+/// Defines plan_tier: for one source file of a program.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace detail {
 class TierPlanner {
  public:
   TierPlanner(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input)
-      : table_(table), input_(input), mutual_(hardware.mutual), estimator_(table, hardware), experts_(table.shards) {
+      : table_(table), input_(input), mutual_(hardware.mutual), estimator_(table, hardware), experts_(estimator_.experts()) {
     expects(input.rows.n > 0 && input.rows.n_sequences > 0 && input.rows.context >= 0,
             "plan_tier: rows.n and rows.n_sequences must be positive");
     expects(input.fixed_state_in_vram.empty() || input.fixed_state_in_vram.size() == table.states.size(),
@@ -43,7 +43,7 @@ class TierPlanner {
 
   /// Chunks from all rows down by halves, until three sizes gave plans that compute on the device: a smaller one is slower by
   /// itself, but leaves VRAM to weights.
-  TierPlan plan(PlaceRef place, PrefetchRef prefetch, ShardCostRef shard_cost, StateCostRef state_cost) {
+  TierPlan plan(PlaceRef place, PrefetchRef prefetch, CostRefs costs) {
     std::vector<std::size_t> rings;  // of later shapes: those near the best of the first that streams
     int n_useful = 0, halvings = 0;
     for (std::int32_t chunk = input_.rows.n; n_useful < 3; chunk = (chunk + 1) / 2, ++halvings) {
@@ -51,7 +51,7 @@ class TierPlanner {
       for (Shape const& shape : shapes(chunk, halvings)) {
         // More scratch for no larger a block; or a smaller one, where all but experts has room beside the larger.
         if (in_windows_ && shape.block > shape.chunk && (shape.experts == 0 || best_->plan.ring_bytes == 0)) continue;
-        set_shape(shape, shard_cost, state_cost);
+        set_shape(shape, costs);
         std::vector<std::size_t> const sizes = rings.empty() ? ring_sizes() : rings;
         for (std::size_t const ring : sizes) {
           if (try_ring(shape, ring, place, prefetch)) break;
@@ -61,7 +61,7 @@ class TierPlanner {
       n_useful += useful_;
       if (chunk == 1) break;
     }
-    if (!best_) fall_back(prefetch, shard_cost, state_cost);
+    if (!best_) fall_back(prefetch, costs);
     return finish();
   }
 
@@ -108,10 +108,11 @@ class TierPlanner {
            std::ranges::any_of(experts_.ids, [&](std::uint32_t id) { return plan.shards[id].cached; });
   }
 
-  void set_shape(Shape const& shape, ShardCostRef shard_cost, StateCostRef state_cost) {
+  void set_shape(Shape const& shape, CostRefs costs) {
     Rows rows = input_.rows;
     if (input_.cost_context > 0) rows.context = input_.cost_context;
-    costs_ = pass_costs(table_, rows, shape.chunk, shape.block, shard_cost, state_cost, shape.experts);
+    costs_ = pass_costs(table_, rows, shape.chunk, shape.block, costs.shard, costs.state, shape.experts, costs.same_for_alike);
+    expert_costs_ = ExpertCosts{experts_, costs_.shards};
     costs_.streams_states = input_.streams_states;
     if (input_.rows.context > 0) costs_.states_used = (std::min)(1.0, double(rows.context) / double(input_.rows.context));
     request_ = {table_.shards,
@@ -129,7 +130,8 @@ class TierPlanner {
                 costs_.streams_states,
                 input_.deterministic,
                 mutual_,
-                &experts_};
+                &experts_,
+                &expert_costs_};
   }
 
   /// None, one to three of the largest shards of a layer, two of the largest of all, and a geometric row up to what is free.
@@ -181,8 +183,16 @@ class TierPlanner {
     plan.expert_tokens = shape.experts;
     if (plan.shortfall_bytes > 0 || (shape.experts > 0 && !runs_in_windows(plan))) return false;
     useful_ = useful_ || plan.scratch_bytes > 0;
-    if (std::string const broken = verify(plan, table_); !broken.empty())
+    if (std::string const broken = verify(plan, table_, experts_); !broken.empty())
       throw Error(Errc::precondition, concat("placement policy: ", broken));
+    if (plan.chunk_tokens != plan.block_tokens && must_go_by_rows(plan)) return false;
+    bool const all_resident =
+        request_.ring_bytes == 0 && std::all_of(table_.steps.begin(), table_.steps.end(), [&](Step const& step) {
+          return plan.shards[std::size_t(step.shard)].resident() || table_.shard(step.shard).kind == ShardKind::embedding;
+        });
+    double const enough_s = best_ ? clear_share(plan, all_resident) * best_->estimate.seconds : HUGE_VAL;
+    bool const is_known = shape.experts == 0 || in_windows_;  // that such plans can be scheduled
+    if (best_ && is_known && estimator_.least_seconds(plan, costs_, input_.rows) >= enough_s) return all_resident;
     Schedule schedule;
     try {
       schedule = prefetch(plan, table_);
@@ -198,16 +208,20 @@ class TierPlanner {
       if (std::size_t(a.shard) < table_.shards.size()) continue;
       throw Error(Errc::precondition, concat("prefetch policy: there is no shard ", std::uint32_t(a.shard)));
     }
-    Estimate estimate = estimator_(schedule, plan, costs_, input_.rows);
+    Estimate estimate = estimator_(schedule, plan, costs_, input_.rows, enough_s);
     in_windows_ = in_windows_ || shape.experts > 0;
-    bool const all_resident =
-        request_.ring_bytes == 0 && std::all_of(table_.steps.begin(), table_.steps.end(), [&](Step const& step) {
-          return plan.shards[std::size_t(step.shard)].resident() || table_.shard(step.shard).kind == ShardKind::embedding;
-        });
-    if (!best_ || estimate.seconds < clear_share(plan, all_resident) * best_->estimate.seconds) {
+    if (!best_ || estimate.seconds < enough_s) {
       best_ = TierPlan{input_.rows, std::move(plan), std::move(schedule), std::move(estimate)};
     }
     return all_resident;
+  }
+
+  /// Some of a layer's weights are larger than the ring: each chunk would need them again.
+  bool must_go_by_rows(ShardPlan const& plan) const {
+    return std::ranges::any_of(table_.steps, [&](Step const& step) {
+      Shard const& s = table_.shard(step.shard);
+      return s.kind != ShardKind::output && s.bytes > plan.ring_bytes && plan.shards[std::size_t(step.shard)].streamed();
+    });
   }
 
   /// Of the best one's time, what a plan must stay below. A smaller chunk only for a clear gain: what the estimate leaves out is mostly per
@@ -223,7 +237,7 @@ class TierPlanner {
   static constexpr std::int32_t full_rate_tokens = 2048;
 
   /// Everything on the host; states that are fixed in VRAM still need scratch for their attention.
-  void fall_back(PrefetchRef prefetch, ShardCostRef shard_cost, StateCostRef state_cost) {
+  void fall_back(PrefetchRef prefetch, CostRefs costs) {
     bool const on_device =
         std::any_of(input_.fixed_state_in_vram.begin(), input_.fixed_state_in_vram.end(), [](float share) { return share > 0; });
     std::int32_t chunk = input_.rows.n;
@@ -231,7 +245,7 @@ class TierPlanner {
     Shape shape{chunk, chunk, 0};
     while (!on_device && shape.block < input_.rows.n) shape.block *= 2;
     if (on_device) shape.scratch_bytes = input_.scratch_bytes(shape.chunk, shape.block);
-    set_shape(shape, shard_cost, state_cost);
+    set_shape(shape, costs);
     ShardPlan plan = make_plan(request_, Placements{request_});
     if (plan.shortfall_bytes > 0) {
       throw Error(Errc::over_budget, concat("states of ", plan.state_bytes, " bytes and scratch of ", plan.scratch_bytes,
@@ -265,8 +279,9 @@ class TierPlanner {
   MutualRates mutual_;
   Estimator estimator_;
   PassCosts costs_;
+  ExpertCosts expert_costs_;
   PlanRequest request_;
-  ExpertLayers experts_;
+  ExpertLayers const& experts_;
   std::vector<ShardId> routers_;
   std::size_t fixed_bytes_ = 0;
   bool useful_ = false;      ///< the chunk size being tried gave a plan that computes on the device
@@ -275,79 +290,8 @@ class TierPlanner {
 };
 
 TierPlan plan_tier(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input, PlaceRef place,
-                   PrefetchRef prefetch, ShardCostRef shard_cost, StateCostRef state_cost) {
-  return TierPlanner{hardware, table, input}.plan(place, prefetch, shard_cost, state_cost);
-}
-
-/// Decode's choice, a prompt's, all, none, and of each layer what most steps see, or some more, or less. States whose room an expert cache
-/// has while they are short cost decode little: then more of them.
-inline std::vector<std::vector<float>> states_to_try(TierPlan const& decode, TierPlan const& prompt, PlannerInput const& input) {
-  std::size_t const n_states = decode.plan.state_in_vram.size();
-  std::vector<std::vector<float>> out{decode.plan.state_in_vram, prompt.plan.state_in_vram, std::vector<float>(n_states, 1.f),
-                                      std::vector<float>(n_states, 0.f)};
-  if (input.state_pages <= 0 || input.cost_context <= 0 || input.rows.context <= 0) return out;
-  double const used = (std::min)(1.0, double(input.cost_context) / double(input.rows.context)), n_pages = input.state_pages;
-  auto const add = [&](double share) { out.emplace_back(n_states, float(std::ceil(share * n_pages) / n_pages)); };
-  for (double const share : {std::sqrt(used), used, used / 3}) add(share);
-  for (double const share : {0.75, 0.5}) {
-    if (share > used && (decode.plan.cache_bytes > 0 || prompt.plan.cache_bytes > 0)) add(share);
-  }
-  for (auto c = out.begin(); c != out.end();) c = std::find(out.begin(), c, *c) == c ? c + 1 : out.erase(c);
-  return out;
-}
-
-/// Where the states live is common to all token tiers, and decode and prompts want different things: VRAM for weights, or for KV that
-/// they read very often. Taken is what is fastest for both together; where experts are cached, for a prompt as long as costs' contexts,
-/// too: it has less VRAM for weights.
-std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const& input, std::size_t n_states,
-                                 FunctionRef<TierPlan(int bound, std::span<float const> fixed)> plan) {
-  for (int bound : bounds) {
-    if (bound < 1 || bound > most_rows)
-      throw Error(Errc::precondition, concat("a token tier of up to ", bound, " rows; 1 to ", most_rows, " can be"));
-  }
-  std::vector<TierPlan> out(bounds.size());
-  auto plan_all = [&](std::span<float const> fixed) {
-    for (std::size_t i = 0; i < bounds.size(); ++i) {
-      if (out[i].schedule.empty()) out[i] = plan(bounds[i], fixed);
-    }
-  };
-  if (!input.fixed_state_in_vram.empty() || bounds.size() < 2) {
-    plan_all(input.fixed_state_in_vram);
-    return out;
-  }
-  auto const tier_of = [&](int n) {
-    return std::size_t((std::min)(std::lower_bound(bounds.begin(), bounds.end(), n), bounds.end() - 1) - bounds.begin());
-  };
-  std::size_t const prompt = tier_of(512);
-  TierPlan const free_decode = plan(bounds[0], {}), free_prompt = plan(bounds[prompt], {});
-  bool const caches = free_decode.plan.cache_bytes > 0 || free_prompt.plan.cache_bytes > 0;
-  std::size_t const long_prompt = caches ? (std::max)(prompt, tier_of(input.cost_context)) : prompt;
-  double best_s = HUGE_VAL;
-  std::vector<float> best;
-  for (std::vector<float> const& states : states_to_try(free_decode, free_prompt, input)) {
-    try {
-      TierPlan decode = states == free_decode.plan.state_in_vram ? free_decode : plan(bounds[0], states);
-      TierPlan at_prompt = states == free_prompt.plan.state_in_vram ? free_prompt : plan(bounds[prompt], states);
-      double seconds = input.generated_per_prompt * decode.estimate.seconds + at_prompt.estimate.seconds;
-      if (seconds >= best_s && !best.empty()) continue;
-      if (long_prompt > prompt) {
-        TierPlan at_long_prompt = plan(bounds[long_prompt], states);
-        seconds += at_long_prompt.estimate.seconds;
-        if (seconds >= best_s && !best.empty()) continue;
-        out[long_prompt] = std::move(at_long_prompt);
-      }
-      best_s = seconds;
-      best = states;
-      out[0] = std::move(decode);
-      out[prompt] = std::move(at_prompt);
-    } catch (Error const& error) {
-      // Those states do not fit, or no device that holds them has attention.
-      if (error.code() != Errc::over_budget && error.code() != Errc::unsupported) throw;
-    }
-  }
-  if (best_s == HUGE_VAL && best.empty() && n_states > 0) best = free_decode.plan.state_in_vram;  // says again what is wrong
-  plan_all(best);
-  return out;
+                   PrefetchRef prefetch, CostRefs costs) {
+  return TierPlanner{hardware, table, input}.plan(place, prefetch, costs);
 }
 
 }  // namespace detail

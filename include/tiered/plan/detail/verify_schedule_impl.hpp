@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "tiered/core/text.hpp"
-#include "tiered/plan/experts.hpp"
 #include "tiered/plan/verify_schedule.hpp"
 
 namespace tiered {
 
-std::string verify(ShardPlan const& plan, ShardTable const& table) {
+std::string verify(ShardPlan const& plan, ShardTable const& table) { return verify(plan, table, ExpertLayers{table.shards}); }
+
+std::string verify(ShardPlan const& plan, ShardTable const& table, ExpertLayers const& experts) {
   if (plan.shards.size() != table.shards.size()) return concat("the plan places ", plan.shards.size(), " shards of ", table.shards.size());
   if (plan.state_in_vram.size() != table.states.size()) {
     return concat("the plan places ", plan.state_in_vram.size(), " states of ", table.states.size());
@@ -40,7 +41,7 @@ std::string verify(ShardPlan const& plan, ShardTable const& table) {
     if (!(plan.state_in_vram[l] >= 0 && plan.state_in_vram[l] <= 1)) return concat("state ", l, ": the share in VRAM must be from 0 to 1");
   }
   if (caches) {
-    std::size_t const least = ExpertLayers{table.shards}.min_cache_bytes();
+    std::size_t const least = experts.min_cache_bytes();
     std::size_t const own = plan.cache_bytes - (std::min)(plan.cache_bytes, plan.shared_bytes);
     if (own < least) return concat("a cache of ", own, " bytes cannot hold the ", least, " bytes of experts that one token may use");
   }

@@ -1,10 +1,10 @@
-/// What the built-in placements share: the order of use, a layer's weights together with its state, homes in host memory.
+/// What the built-in placements share: experts, a layer's weights together with its state, homes in host memory.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <optional>
 
 #include "tiered/plan/account.hpp"
 #include "tiered/plan/expert_flow.hpp"
@@ -17,18 +17,22 @@ inline bool has_state(Shard const& shard, PlanRequest const& r) {
   return shard.kind == ShardKind::attention && shard.layer >= 0 && std::size_t(shard.layer) < r.states.size();
 }
 
-/// Indices of the shards that have a step on either device, in the order of use: neither embedding nor experts.
-inline std::vector<std::uint32_t> dense_order(PlanRequest const& r) {
-  std::vector<std::uint32_t> order;
-  for (std::size_t i = 0; i < r.shards.size(); ++i) {
-    if (r.shards[i].kind != ShardKind::embedding && r.shards[i].kind != ShardKind::expert) order.push_back(std::uint32_t(i));
-  }
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    Shard const &x = r.shards[a], &y = r.shards[b];
-    return x.layer != y.layer ? x.layer < y.layer : x.kind < y.kind;
-  });
-  return order;
-}
+/// The experts of a request and what they cost, made where nobody has them already.
+class ExpertsOf {
+ public:
+  explicit ExpertsOf(PlanRequest const& r)
+      : layers(r.experts != nullptr ? *r.experts : own_layers_.emplace(r.shards)),
+        costs(r.expert_costs != nullptr ? *r.expert_costs : own_costs_.emplace(layers, r.costs)) {}
+  ExpertsOf(ExpertsOf const&) = delete;
+
+ private:
+  std::optional<ExpertLayers> own_layers_;
+  std::optional<ExpertCosts> own_costs_;
+
+ public:
+  ExpertLayers const& layers;
+  ExpertCosts const& costs;
+};
 
 inline bool device_can(PlanRequest const& r, std::size_t shard) { return r.costs[shard].gpu_s < 1e300; }
 
@@ -74,24 +78,13 @@ inline bool try_with_state(PlanRequest const& r, std::size_t shard, VramAccount&
   return true;
 }
 
-/// Sums over all experts of a request.
-struct ExpertSums {
-  double host_s = 0, gpu_s = 0, copy_s = 0;
-  ExpertSums(PlanRequest const& r, ExpertLayers const& experts) {
-    for (std::uint32_t id : experts.ids) {
-      host_s += r.costs[id].host_s;
-      gpu_s += r.costs[id].gpu_s;
-      copy_s += r.costs[id].copy_s;
-    }
-  }
-};
-
 /// Experts with what VRAM is left, after everything that every token reads: all resident, or resident as far as they go and
 /// the rest on the host, or all through a cache that is as large as what is left: whichever is expected to be fastest. `reserve`
 /// bytes of the account were kept for them.
-inline void place_experts(PlanRequest const& r, ExpertLayers const& experts, std::size_t reserve, VramAccount vram, HostHomes& homes,
+inline void place_experts(PlanRequest const& r, ExpertsOf const& of, std::size_t reserve, VramAccount vram, HostHomes& homes,
                           Placements& out) {
-  ExpertSums const sums{r, experts};
+  ExpertLayers const& experts = of.layers;
+  PassCost const& sums = of.costs.all;
   if (experts.ids.empty() || sums.gpu_s >= 1e300) return;
   std::size_t const room = (vram.free_bytes() + reserve) / weight_alignment * weight_alignment;
   std::size_t const shared = unused_state_bytes(r, out.state_in_vram);

@@ -14,9 +14,10 @@ Placements AllVram::place(PlanRequest const& r) const {
   out.declined = r.ring_bytes > 0;  // it never streams
   if (out.declined || detail::nothing_fits(r)) return out;
   VramAccount vram{r};
-  ExpertLayers const experts{r.shards};
+  detail::ExpertsOf const of{r};
+  ExpertLayers const& experts = of.layers;
   auto layer = experts.layers.begin();
-  for (std::uint32_t const id : detail::dense_order(r)) {
+  for (std::uint32_t const id : experts.dense) {
     detail::try_with_state(r, id, vram, out);
     if (r.shards[id].kind != ShardKind::router) continue;
     while (layer != experts.layers.end() && layer->layer < r.shards[id].layer) ++layer;

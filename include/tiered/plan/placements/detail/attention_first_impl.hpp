@@ -16,11 +16,11 @@ Placements AttentionFirst::place(PlanRequest const& r) const {
   if (detail::nothing_fits(r)) return detail::answer(r, std::move(out));
   VramAccount vram{r};
   // Many rows use nearly all experts: fetching them must stay possible.
-  ExpertLayers const experts{r.shards};
-  detail::ExpertSums const sums{r, experts};
-  std::size_t const wanted = sums.gpu_s + sums.copy_s < sums.host_s ? experts.min_cache_bytes() : 0;
+  detail::ExpertsOf const experts{r};
+  PassCost const& sums = experts.costs.all;
+  std::size_t const wanted = sums.gpu_s + sums.copy_s < sums.host_s ? experts.layers.min_cache_bytes() : 0;
   std::size_t const reserve = vram.try_bytes(wanted) ? wanted : 0;
-  std::vector<std::uint32_t> const order = detail::dense_order(r);
+  std::vector<std::uint32_t> const& order = experts.layers.dense;
   for (ShardKind const kind : {ShardKind::attention, ShardKind::router, ShardKind::output, ShardKind::ffn}) {
     for (std::uint32_t const id : order) {
       if (r.shards[id].kind == kind) detail::try_with_state(r, id, vram, out);

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tiered/plan/placements/stream_all.hpp"
 #include "tiered/plan/placements/order.hpp"
+#include "tiered/plan/placements/stream_all.hpp"
 
 namespace tiered {
 
@@ -14,14 +14,15 @@ Placements StreamAll::place(PlanRequest const& r) const {
   out.declined = true;
   if (r.ring_bytes == 0 || detail::nothing_fits(r)) return out;
   VramAccount vram{r};
-  ExpertLayers const experts{r.shards};
+  detail::ExpertsOf const of{r};
+  ExpertLayers const& experts = of.layers;
   bool const caches = !experts.ids.empty() && vram.try_bytes(experts.min_cache_bytes());
   if (!caches && experts.min_cache_bytes() > 0 &&
       vram.used_bytes() - VramAccount::round_up(r.ring_bytes) + experts.min_cache_bytes() < r.budget.vram_bytes) {
     return out;
   }
   detail::HostHomes homes{r};
-  for (std::uint32_t const id : detail::dense_order(r)) {
+  for (std::uint32_t const id : experts.dense) {
     if (!detail::device_can(r, id)) continue;
     out.declined = false;
     out.shards[id] = {homes.take(r.shards[id].bytes), 1};
