@@ -77,6 +77,9 @@ std::string device_text(Report const& r, Options const& o) {
   if (std::uint64_t const used = r.experts.hits + r.experts.misses; used > 0)
     out += concat("\nexpert cache         ", fixed(100 * double(r.experts.hits) / double(used), 1), " % of ", used, " uses hit");
   if (r.prior_bytes > 0) out += concat("\n                     began with ", format_bytes(r.prior_bytes), " that earlier runs used");
+  if (tiered::SharedFlowCounters const& s = r.shared; s.n_experts > 0 && s.n_rows > 0)
+    out += concat("\nprompt's experts     the CPU computed ", fixed(100 * double(s.n_host_experts) / double(s.n_experts), 0),
+                  " % of them, ", fixed(100 * double(s.n_host_rows) / double(s.n_rows), 0), " % of their rows, in ", s.n_layers, " layers");
   if (r.n_steps_again > 0)
     out += concat("\n                     ", r.n_steps_again, " steps done again: the GPU waited for the CPU in vain");
   return out + '\n';

@@ -14,6 +14,7 @@
 #include "golden/engine_helpers.hpp"
 #include "reference_device.hpp"
 #include "tiered/plan/lru.hpp"
+#include "tiered/sim/faults.hpp"
 #include "tiered/sim/sim_copy_engine.hpp"
 
 namespace tiered::test {
@@ -32,6 +33,10 @@ struct RigOptions {
   bool in_windows = false;  // with chunk: room for experts' outputs of so many rows only
   std::uint64_t seed = 1;
   std::uint64_t help_patience_ns = 0;
+  bool cached_experts = false;  ///< all but the experts in VRAM, these in the cache or not
+  ExpertShare share = {};       ///< of layers that come in windows
+  std::int32_t max_context = 256;
+  std::shared_ptr<Faults> faults = nullptr;  ///< of copies
   bool helps = false;  ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
   KernelTable const* device = &reference::kernels_fused();
   DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
@@ -53,7 +58,7 @@ class Rig {
         lanes(o.helps ? LaneSet::threads() : LaneSet::seeded(o.seed)),
         host(lanes, reference::kernels(), 0, "host"),
         device(lanes, *o.device, 2 * o.vram_bytes, "device"),
-        copy(lanes, {.device = &device.memory()}),
+        copy(lanes, {.device = &device.memory(), .faults = o.faults}),
         plans(plan(o)),
         vram(device.memory(), plans.vram_bytes, weight_alignment),
         kv(model->config(), {plans.max_context, o.n_sequences, o.kv_type, o.page_tokens}, plans.images.front().plan.state_in_vram,
@@ -125,7 +130,7 @@ class Rig {
   EnginePlans plan(RigOptions const& o) {
     EngineOptions options;
     options.vram_bytes = o.vram_bytes;
-    options.max_context = 256;
+    options.max_context = o.max_context;
     options.n_sequences = o.n_sequences;
     options.kv_type = o.kv_type;
     options.kv_page_tokens = o.page_tokens;
@@ -135,7 +140,8 @@ class Rig {
     for (PlanImage& image : out.images) {
       image.plan.fetched_misses = o.deterministic ? 1 : o.fetched_misses;
       image.plan.deterministic = o.deterministic;
-      if (o.helps) take_experts_out(image);
+      image.plan.share = o.deterministic ? ExpertShare{} : o.share;
+      if (o.helps || o.cached_experts) take_experts_out(image);
       if (o.kv_share > 0) std::ranges::fill(image.plan.state_in_vram, o.kv_share);
       if (image.plan.cache_bytes > 0 && o.cache_share > 0) {
         image.vram.cache_bytes = VramAccount::round_up(std::size_t(o.cache_share * double(all_bytes(*model))));

@@ -61,6 +61,7 @@ struct EngineStats {
   std::size_t host_kv_bytes = 0;
   ExpertCache::Counters experts;
   HelpCounters help;
+  SharedFlowCounters shared;
   LoadTimes load;
 };
 
@@ -156,6 +157,7 @@ class EngineCore {
   KvCache kv_;
   ExpertCache cache_;
   ExpertCache::Counters warm_up_counters_;  // of what prepare() ran, which no statistics count
+  SharedFlowCounters warm_up_shared_;       // likewise
   ExpertPrior prior_;
   std::string prior_key_;
   TraceLog trace_log_;

@@ -321,6 +321,9 @@ struct ExpertWindowArgs {
   ExpertsArgs experts;                   ///< y, x and what describes them: of all rows; n_slots: how many are computed at once, a piece of
                                          ///< a window, for which the workspace has expert_window_bytes(n_slots, ...); no groups, no slots
   std::int32_t const* ids = nullptr;     ///< [n_tokens, n_used], those of a token differ
+  std::int32_t const* ranks = nullptr;   ///< [n_experts], a permutation, read by group_slots; null: 0, 1, 2, ... In all else an expert's
+                                         ///< number is its rank: so windows take experts in any order, and whoever takes a range of ranks
+                                         ///< leaves the others to somebody else
   ExpertGroup const* weights = nullptr;  ///< [n_experts]: where matrices are; of a window's experts, when that runs
   std::int32_t* begins = nullptr;        ///< [n_experts + 1]: where each expert's slots begin in `slots`
   std::int32_t* slots = nullptr;         ///< [n_tokens * n_used]: by expert, those of one ascending
@@ -331,6 +334,7 @@ struct ExpertWindowArgs {
   std::int32_t first_expert = 0, end_expert = 0;
   float const* slot_weights = nullptr;  ///< [n_tokens, n_used], with sum
   float* sum = nullptr;                 ///< [n_tokens, dim], or null
+  bool from_zero = false;               ///< with sum: group_slots sets it to 0
 };
 
 /// Rows in 16-bit floats with their factors, or in 8-bit blocks.

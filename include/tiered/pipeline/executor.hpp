@@ -107,6 +107,7 @@ class Executor final : public StepContext {
   /// Whether steps of one row of the current plan are one launch in which the device may ask the host for experts (FewRouted::enqueue).
   bool is_helped() const { return image_ != nullptr && helped_ && !only_device_ && p_.device.can_capture(); }
   HelpCounters const& help_counters() const { return routed_.few().help_counters(); }
+  SharedFlowCounters const& shared_counters() const { return routed_.shared().counters(); }
   /// Launches what such steps do, so that it is loaded; position 0 of slot 0 is overwritten. `logits`: [vocab_size], of no use.
   void load_helped(float* logits);
   /// Captures steps of n_rows rows of the current plan ahead of the first of them; false where such steps are not captured.

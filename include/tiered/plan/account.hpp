@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "tiered/plan/expert_share.hpp"
 #include "tiered/plan/placement.hpp"
 
 namespace tiered {
@@ -24,6 +25,7 @@ struct ShardPlan {
   std::int32_t chunk_tokens = 0;                    ///< rows that go through a step at once: scratch is for these
   std::int32_t block_tokens = 0;   ///< rows that go through a layer before any goes to the next; a multiple of chunk_tokens
   std::int32_t expert_tokens = 0;  ///< rows of a block whose outputs of experts are kept at once, where these come in windows; 0: all
+  ExpertShare share = {};          ///< by which the host takes a part of the experts that come in windows; never where deterministic
   bool operator==(ShardPlan const&) const = default;
 };
 

@@ -51,6 +51,7 @@ struct PlannerInput {
   /// Where the device can add the outputs of some experts to the rows before others have run: scratch with outputs of one chunk only,
   /// for plans whose experts all come in windows (plan/expert_flow.hpp) or are resident.
   std::optional<ScratchBytes> scratch_in_windows = {};
+  bool shares_windows = false;  ///< the host can take a part of such experts (plan/expert_share.hpp)
 };
 
 namespace detail {

@@ -166,6 +166,7 @@ void EngineCore::prepare(LoadTimes* times) {
   kv_.release(0);
   logits_ = {};
   warm_up_counters_ = cache_.counters();
+  warm_up_shared_ = executor_.shared_counters();
   if (!parts_.traces) return;
   trace_log_.clear();  // or the first step's report would begin with all of this
   parts_.lanes->forget_times();
@@ -178,6 +179,7 @@ EngineStats EngineCore::stats() const {
   ExpertCache::Counters const &all = cache_.counters(), &before = warm_up_counters_;
   s.experts = {all.hits - before.hits, all.misses - before.misses, all.evictions - before.evictions};
   s.help = executor_.help_counters();
+  s.shared = executor_.shared_counters() - warm_up_shared_;
   return s;
 }
 

@@ -153,6 +153,7 @@ EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOption
   input.deterministic = options.deterministic;
   input.streams_states = stream.half_pages > 0;
   if (device.expert_window != nullptr) input.scratch_in_windows = ScratchBytes(in_windows);
+  input.shares_windows = device.expert_window != nullptr && device.transfer != nullptr && host.expert_window != nullptr;
   out.tiers = plan(table, input);
   std::vector<ShardPlan const*> plans;
   for (TierPlan const& t : out.tiers) plans.push_back(&t.plan);

@@ -130,16 +130,19 @@ inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32
 /// Errors  Errc::device for an id that is no expert.
 inline void group_slots(ExpertWindowArgs const& a) {
   std::int32_t const n_slots = a.experts.n_tokens * a.experts.n_used;
+  std::vector<std::int32_t> experts(static_cast<std::size_t>(a.n_experts));  // by rank
+  for (std::int32_t e = 0; e < a.n_experts; ++e) experts[std::size_t(a.ranks == nullptr ? e : a.ranks[e])] = e;
   std::int32_t place = 0;
-  for (std::int32_t e = 0; e < a.n_experts; ++e) {
-    a.begins[e] = place;
+  for (std::int32_t rank = 0; rank < a.n_experts; ++rank) {
+    a.begins[rank] = place;
     for (std::int32_t slot = 0; slot < n_slots; ++slot) {
-      if (a.ids[slot] != e) continue;
+      if (a.ids[slot] != experts[std::size_t(rank)]) continue;
       a.places[slot] = place;
       a.slots[place++] = slot;
     }
   }
   a.begins[a.n_experts] = place;
+  if (a.sum != nullptr && a.from_zero) std::fill_n(a.sum, std::int64_t(a.experts.n_tokens) * a.experts.dim, 0.0f);
   for (std::int32_t slot = 0; slot < n_slots; ++slot) {
     if (a.ids[slot] < 0 || a.ids[slot] >= a.n_experts)
       throw Error(Errc::device, concat("layer ", a.layer, ": the router chose expert ", a.ids[slot], " of ", a.n_experts));

@@ -77,6 +77,7 @@ void Executor::activate(PlanImage const& image) {
           p_.device_maps_host,
           p_.device_reads_host_weights};
   env_.help_patience_ns = p_.help_patience_ns;
+  env_.rows_copy = &kv_copy();
   routed_.prepare(first_expert_);
   if (image.uses_device) settled_ = false;
   device_embeds_ = device_embeds();
@@ -195,6 +196,7 @@ void Executor::recover() noexcept {
   prefetched_ = 0;
   RoutedExperts anew(env_);
   anew.few().take_over(routed_.few());  // graphs stay
+  anew.shared().take_over(routed_.shared());
   routed_ = std::move(anew);
 }
 

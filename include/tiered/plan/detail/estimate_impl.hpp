@@ -82,7 +82,7 @@ struct Estimator::Walk {
   double hop_s;
   std::int32_t rows_per_step, rows_per_block;
   Estimate out{};
-  double rows_ready_s = 0;
+  double rows_ready_s = 0, arithmetic_s = 0;  ///< arithmetic_s: of host_s, what does not wait for memory
   detail::Lane gpu{0, &out.gpu_s};
   detail::HostAndLink shared{owner.hardware_->mutual, out.host_s, out.copy_s};
   std::vector<RingRange> live{}, released{};
@@ -251,23 +251,50 @@ struct Estimator::Walk {
     if (cached_ < 0) cached_ = cached_bytes();
     double const flow = double(flow_bytes(plan.cache_bytes, largest, std::size_t(cached_)));
     double const window = (std::max)(double(flow_window_bytes(std::size_t(flow))), double(largest));
-    bytes *= 1 - kept(flow);
+    double const missing = 1 - kept(flow);
+    bytes *= missing;
     ActionTime time{rows_ready_s, rows_ready_s};
     double copied_s = 0, last_share = 1;
+    HostPart const host = host_part(layer, missing);
+    bytes *= 1 - host.experts;
+    compute_s *= 1 - host.slots;
     if (bytes > 0) {
       double const n_windows = std::ceil(bytes / window);
-      double const copy_s = owner.hardware_->h2d.seconds(bytes) + n_windows * owner.hardware_->copy_latency_s;
+      double const alone_s = owner.hardware_->h2d.seconds(bytes) + n_windows * owner.hardware_->copy_latency_s,
+                   copy_s = alone_s * host.slows_link + host.back_s;
+      out.copy_s -= alone_s * (host.slows_link - 1);
       double const ahead_s = copy_s * flow / bytes;
       copied_s = shared.copy_now((std::max)(0.0, ahead_end_s - ahead_s), copy_s);
       last_share = 1 / n_windows;
       compute_s += windows_s(n_windows);
     }
-    time.end_s = (std::max)(gpu.take(time.begin_s, compute_s).end_s, copied_s + last_share * compute_s);
+    time.end_s = (std::max)({gpu.take(time.begin_s, compute_s).end_s, copied_s + last_share * compute_s, time.begin_s + host.end_s});
     gpu.free_s = ahead_end_s = rows_ready_s = time.end_s;
     out.copied_bytes += bytes;
     return time;
   }
   double ahead_end_s = 0;
+
+  /// Of a layer that comes in windows, see plan/expert_share.hpp.
+  struct HostPart {
+    double experts = 0, slots = 0;      ///< of those that are missing; of all rows' uses
+    double slows_link = 1, back_s = 0;  ///< the link, beside the host's reading; for the sum
+    double end_s = 0;                   ///< of the host's part, counted from the router's end
+  };
+  HostPart host_part(ExpertLayer const& layer, double missing) {
+    double const n = double(layer.size()), n_missing = std::round(missing * n);
+    double const used = n * owner.table_.shards[owner.experts_.ids[layer.begin]].use_probability;
+    LayerShare const share =
+        expected_share(plan.share, rows_per_block, std::int32_t(std::lround(used)), std::int32_t(n), std::int32_t(n_missing));
+    if (share.n_host == 0) return {};
+    HardwareProfile const& hardware = *owner.hardware_;
+    double const read_s = double(share.n_host) * plan.share.read_s * hardware.mutual.host_share;
+    out.host_s += (std::max)(share.products_s, read_s);
+    arithmetic_s += (std::max)(share.products_s - read_s, 0.0);
+    for (std::size_t e = 0; e < share.n_host; ++e) out.host_bytes += double(owner.table_.shards[owner.experts_.ids[layer.begin + e]].bytes);
+    return {double(share.n_host) / n_missing, double(share.host_rows) / (double(rows_per_block) * used), 1 / hardware.mutual.h2d_share,
+            double(rows_per_block) * plan.share.back_row_s, 2 * hardware.hop_latency_s + share.host_s};
+  }
 
   double cached_bytes() const {
     double sum = 0;
@@ -333,9 +360,10 @@ Estimate Estimator::operator()(Schedule const& schedule, ShardPlan const& plan, 
   }
   walk.end_copies();
   Estimate out = std::move(walk.out);
-  for (double* value : {&walk.rows_ready_s, &out.copy_s, &out.gpu_s, &out.host_s, &out.copied_bytes, &out.host_bytes}) *value *= n_blocks;
+  for (double* value : {&walk.rows_ready_s, &walk.arithmetic_s, &out.copy_s, &out.gpu_s, &out.host_s, &out.copied_bytes, &out.host_bytes})
+    *value *= n_blocks;
   double const memory_s = hardware_->mutual == MutualRates{} ? (out.copied_bytes + out.host_bytes) / hardware_->dram_bytes_per_s
-                                                             : shared_s(hardware_->mutual, out.host_s, out.copy_s);
+                                                             : shared_s(hardware_->mutual, out.host_s - walk.arithmetic_s, out.copy_s);
   out.bound_s = (std::max)({out.copy_s, out.gpu_s, out.host_s, memory_s});
   out.seconds = (std::max)(walk.rows_ready_s, out.bound_s);
   return out;

@@ -158,14 +158,21 @@ inline std::string shared_text(ShardPlan const& plan) {
   return plan.shared_bytes == 0 ? std::string() : concat(" shared ", plan.shared_bytes);
 }
 
+inline std::string share_text(ExpertShare const& share) {
+  std::string out;
+  if (share == ExpertShare{}) return out;
+  for (ExpertShareField const& f : expert_share_fields) out += concat(' ', f.name, ' ', exact(share.*f.seconds));
+  return concat("\nshare", out);
+}
+
 }  // namespace detail
 
 std::string to_text(ShardPlan const& plan) {
-  std::string out =
-      concat("plan chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan), "\nbytes vram ",
-             plan.vram_bytes, " resident ", plan.resident_bytes, " state ", plan.state_bytes, " cache ", plan.cache_bytes, " ring ",
-             plan.ring_bytes, " scratch ", plan.scratch_bytes, " shortfall ", plan.shortfall_bytes, detail::shared_text(plan),
-             "\nmisses fetched ", detail::exact(plan.fetched_misses), plan.deterministic ? " deterministic 1" : "", "\nshards");
+  std::string out = concat("plan chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan),
+                           "\nbytes vram ", plan.vram_bytes, " resident ", plan.resident_bytes, " state ", plan.state_bytes, " cache ",
+                           plan.cache_bytes, " ring ", plan.ring_bytes, " scratch ", plan.scratch_bytes, " shortfall ",
+                           plan.shortfall_bytes, detail::shared_text(plan), "\nmisses fetched ", detail::exact(plan.fetched_misses),
+                           plan.deterministic ? " deterministic 1" : "", detail::share_text(plan.share), "\nshards");
   detail::RunLengths shards{out};
   for (Placement const& p : plan.shards) shards.add(concat(name(p.home), ':', detail::exact(p.gpu_rows), p.cached ? ":cached" : ""));
   shards.end();
@@ -195,7 +202,13 @@ ShardPlan parse_plan(std::string_view text) {
   reader.expect("misses");
   plan.fetched_misses = reader.named<float>("fetched");
   if (!reader.at_line_end()) plan.deterministic = reader.named<int>("deterministic") != 0;
-  reader.expect("shards");
+  std::string_view const next = reader.word();
+  if (next == "share") {
+    for (detail::ExpertShareField const& f : detail::expert_share_fields) plan.share.*f.seconds = reader.named<double>(f.name);
+    reader.expect("shards");
+  } else if (next != "shards") {
+    reader.fail(concat("\"share\" or \"shards\" instead of \"", next, "\""));
+  }
   reader.runs([&](std::string_view word) { plan.shards.push_back(detail::parse_placement(word, reader)); });
   reader.expect("states");
   reader.runs([&](std::string_view word) { plan.state_in_vram.push_back(reader.number<float>(word)); });

@@ -25,7 +25,7 @@ namespace detail {
 class TierPlanner {
  public:
   TierPlanner(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input)
-      : table_(table), input_(input), mutual_(hardware.mutual), estimator_(table, hardware), experts_(estimator_.experts()) {
+      : table_(table), input_(input), hardware_(hardware), mutual_(hardware.mutual), estimator_(table, hardware), experts_(estimator_.experts()) {
     expects(input.rows.n > 0 && input.rows.n_sequences > 0 && input.rows.context >= 0,
             "plan_tier: rows.n and rows.n_sequences must be positive");
     expects(input.fixed_state_in_vram.empty() || input.fixed_state_in_vram.size() == table.states.size(),
@@ -114,6 +114,7 @@ class TierPlanner {
     costs_ = pass_costs(table_, rows, shape.chunk, shape.block, costs.shard, costs.state, shape.experts, costs.same_for_alike);
     expert_costs_ = ExpertCosts{experts_, costs_.shards};
     costs_.streams_states = input_.streams_states;
+    share_ = input_.shares_windows && !input_.deterministic ? share_of(shape, rows, shard_cost) : ExpertShare{};
     if (input_.rows.context > 0) costs_.states_used = (std::min)(1.0, double(rows.context) / double(input_.rows.context));
     request_ = {table_.shards,
                 costs_.shards,
@@ -132,6 +133,41 @@ class TierPlanner {
                 mutual_,
                 &experts_,
                 &expert_costs_};
+  }
+
+  /// Where it pays for some number of rows that a plan of this shape is used for.
+  ExpertShare share_of(Shape const& shape, Rows rows, ShardCostRef shard_cost) const {
+    if (experts_.layers.empty()) return {};
+    ExpertShareCosts c;
+    double const n_layers = double(experts_.layers.size());
+    std::int32_t const n_rows = (std::min)(shape.block, input_.rows.n);
+    for (ExpertLayer const& layer : experts_.layers) {
+      Shard const& expert = table_.shards[experts_.ids[layer.begin]];
+      auto const on_host = [&](std::int32_t n) {
+        rows.n = std::int32_t(std::lround(double(n) / expert.use_probability));
+        return shard_cost(expert, rows).host_s / use_probability(expert, rows.n) / n_layers;
+      };
+      c.few_s += on_host(ExpertShareCosts::few_rows);
+      c.many_s += on_host(ExpertShareCosts::many_rows);
+      c.bytes += double(VramAccount::round_up(expert.bytes)) / n_layers;
+    }
+    double const layer_rows = n_layers * double(n_rows);
+    for (std::uint32_t const id : experts_.ids) c.experts_row_s += costs_.shards[id].gpu_s / layer_rows;
+    for (Step const& step : table_.steps) {
+      ShardKind const kind = table_.shard(step.shard).kind;
+      if (kind == ShardKind::attention || kind == ShardKind::router)
+        c.attention_row_s += costs_.shards[std::size_t(step.shard)].gpu_s / layer_rows;
+    }
+    for (PassCost const& state : costs_.states) c.attention_row_s += state.gpu_s / layer_rows;
+    c.row_bytes = double(estimator_.dim()) * sizeof(float);
+    ExpertShare const share = make_expert_share(hardware_, c);
+    ExpertLayer const& first = experts_.layers.front();
+    Shard const& expert = table_.shards[experts_.ids[first.begin]];
+    std::int32_t const n_experts = std::int32_t(first.size()), n_used = std::int32_t(std::lround(expert.use_probability * n_experts));
+    for (std::int32_t n = n_rows; n > 0 && uses_whole_layer(expert, n); n /= 2) {
+      if (expected_share(share, n, n_used, n_experts, n_experts).n_host > 0) return share;
+    }
+    return {};
   }
 
   /// None, one to three of the largest shards of a layer, two of the largest of all, and a geometric row up to what is free.
@@ -181,7 +217,9 @@ class TierPlanner {
     plan.chunk_tokens = shape.chunk;
     plan.block_tokens = shape.block;
     plan.expert_tokens = shape.experts;
-    if (plan.shortfall_bytes > 0 || (shape.experts > 0 && !runs_in_windows(plan))) return false;
+    bool const in_windows = runs_in_windows(plan);
+    if (plan.shortfall_bytes > 0 || (shape.experts > 0 && !in_windows)) return false;
+    if (in_windows && plan.cache_bytes > 0) plan.share = share_;
     useful_ = useful_ || plan.scratch_bytes > 0;
     if (std::string const broken = verify(plan, table_, experts_); !broken.empty())
       throw Error(Errc::precondition, concat("placement policy: ", broken));
@@ -276,10 +314,12 @@ class TierPlanner {
 
   ShardTable table_;
   PlannerInput const& input_;
+  HardwareProfile const& hardware_;
   MutualRates mutual_;
   Estimator estimator_;
   PassCosts costs_;
   ExpertCosts expert_costs_;
+  ExpertShare share_;  ///< of the shape
   PlanRequest request_;
   ExpertLayers const& experts_;
   std::vector<ShardId> routers_;
