@@ -16,6 +16,13 @@
 
 namespace tiered {
 
+/// Whether steps that are helped guess what later layers want (RouterAheadArgs).
+enum class LookAhead : std::uint8_t {
+  planned,  ///< where the arithmetic of plan/expert_decode.hpp says that it pays
+  never,
+  always,  ///< where experts may be missing, and the link brings some
+};
+
 /// What the current plan says and where its buffers are; filled by the executor.
 struct ExpertsEnvironment {
   ShardTable table;
@@ -34,7 +41,8 @@ struct ExpertsEnvironment {
   bool device_maps_host = false;           ///< kernels of the device read and write host_base, by the same addresses
   bool device_reads_host_weights = false;  ///< and read table.weights' data
   std::uint64_t help_patience_ns = 0;      ///< HelpArgs::patience_ns; 0: its own
-  bool helps = false;                      ///< the step is enqueued as a whole: see FewRouted::enqueue
+  LookAhead look_ahead = LookAhead::planned;
+  bool helps = false;  ///< the step is enqueued as a whole: see FewRouted::enqueue
 };
 
 /// Rows of one layer after its router, on the device where the hidden rows are.

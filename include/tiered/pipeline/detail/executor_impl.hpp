@@ -77,6 +77,7 @@ void Executor::activate(PlanImage const& image) {
           p_.device_maps_host,
           p_.device_reads_host_weights};
   env_.help_patience_ns = p_.help_patience_ns;
+  env_.look_ahead = p_.look_ahead;
   routed_.prepare(first_expert_);
   if (image.uses_device) settled_ = false;
   device_embeds_ = device_embeds();
