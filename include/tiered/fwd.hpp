@@ -187,6 +187,7 @@ class Transformer;
 struct Weight;
 
 // plan/
+enum class LookAhead : std::uint8_t;
 enum class ActionKind : std::uint8_t;
 enum class WeightClass : std::uint8_t;
 struct Action;
@@ -244,7 +245,6 @@ class ExpertFlow;
 class ExpertsAhead;
 struct ExpertsEnvironment;
 class FewRouted;
-enum class LookAhead : std::uint8_t;
 struct KvStream;
 class ModelRef;
 struct PlanImage;

@@ -13,15 +13,9 @@
 #include "tiered/pipeline/side.hpp"
 #include "tiered/pipeline/trace_log.hpp"
 #include "tiered/plan/account.hpp"
+#include "tiered/plan/expert_decode.hpp"
 
 namespace tiered {
-
-/// Whether steps that are helped guess what later layers want (RouterAheadArgs).
-enum class LookAhead : std::uint8_t {
-  planned,  ///< where the arithmetic of plan/expert_decode.hpp says that it pays
-  never,
-  always,  ///< where experts may be missing, and the link brings some
-};
 
 /// What the current plan says and where its buffers are; filled by the executor.
 struct ExpertsEnvironment {

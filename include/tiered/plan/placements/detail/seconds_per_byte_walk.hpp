@@ -87,8 +87,8 @@ class SecondsPerByteWalk {
 
  private:
   struct Clocks {
-    double rows_s = 0, link_s = 0, experts_s = 0;  ///< experts_s: end of the last layer's
-    bool on_device = false;
+    double rows_s = 0, link_s = 0, experts_s = 0;             ///< experts_s: end of the last layer's
+    bool on_device = false, all_resident = true;              ///< dense shards so far
     double host_busy_s = 0, link_busy_s = 0;                  ///< with dense shards, alone
     MutualRates beside;                                       ///< decisions may be for both lanes being busy all the time
     std::size_t ring_begin = 0, ring_end = 0, ring_used = 0;  ///< a range of in_ring_
@@ -116,6 +116,7 @@ class SecondsPerByteWalk {
   /// The clocks behind dense shard i. in_ring_ is written at one place only, so a trial leaves nothing behind.
   Clocks after(Draft const& d, Clocks c, std::size_t i) const {
     bool const on_device = d.dense[i] != Where::host;
+    c.all_resident = c.all_resident && (d.dense[i] == Where::resident || dense(i).kind == ShardKind::embedding);
     if (on_device != c.on_device) c.rows_s += r_.hop_s;
     c.on_device = on_device;
     if (d.dense[i] == Where::streamed) {
@@ -161,9 +162,16 @@ class SecondsPerByteWalk {
     double end = begin;
     if (split.device_share >= 1 && split.hits < 1 && c.on_device && whole_layers()) return run_ahead(split, sum, c, std::size_t(found));
     // As in the estimate: layers that wait for nothing are the device's alone, and what misses comes in the others.
-    double const missed = split.device_share * (1 - in_cache), on_host = 1 - split.device_share;
-    double const used = n_used(std::size_t(found));
+    double missed = split.device_share * (1 - in_cache);
+    double const used = n_used(std::size_t(found)), on_host = 1 - split.device_share;
     double const gpu_s = split.device_share > 0 ? split.device_share * sum.gpu_s : 0;  // an infinite cost of nothing is none
+    if (r_.rows.n == 1 && c.all_resident && c.on_device && split.cache_bytes > 0 && split.fetched > 0 && !r_.deterministic) {
+      ExpertLayer const& l = experts_.layers[std::size_t(found)];
+      double const ahead =
+          hidden_share(missed * used, begin - c.experts_s + gpu_s, missed * sum.copy_s, double(r_.shards[experts_.ids[l.begin]].bytes));
+      if (ahead > 0) c.link_s = (std::max)(c.link_s, c.experts_s) + ahead * missed * sum.copy_s;
+      missed *= 1 - ahead;
+    }
     double const waits = c.on_device ? layers_with_misses((missed + on_host) * n_used_by_all(std::size_t(found)), used) : 1;
     double const from = begin + (1 - waits) * gpu_s, hops_s = c.on_device ? 2 * waits * r_.hop_s : 0;
     double host_s = (missed * (1 - split.fetched) + on_host) * sum.host_s, copy_s = missed * split.fetched * sum.copy_s;
@@ -173,7 +181,7 @@ class SecondsPerByteWalk {
     if (host_s > 0) end = (std::max)(end, from + host_s + hops_s);
     if (split.cache_bytes > 0) end += waits * missed_layer_s + (1 - waits) * found_layer_s;
     double const away = c.on_device ? missed * (1 - split.fetched) + on_host : split.device_share;
-    c.rows_s = end + slots_back_s(r_.rows.n, away * used);
+    c.rows_s = c.experts_s = end + slots_back_s(r_.rows.n, away * used);
   }
 
   /// Experts that a row uses of a layer, and that all rows do.
