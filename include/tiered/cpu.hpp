@@ -30,6 +30,8 @@
 #include "tiered/pipeline/detail/executor_stream_kv_impl.hpp"
 #include "tiered/pipeline/detail/expert_cache_impl.hpp"
 #include "tiered/pipeline/detail/expert_flow_impl.hpp"
+#include "tiered/pipeline/detail/experts_ahead_impl.hpp"
+#include "tiered/pipeline/detail/few_ahead_impl.hpp"
 #include "tiered/pipeline/detail/few_helped_impl.hpp"
 #include "tiered/pipeline/detail/few_routed_impl.hpp"
 #include "tiered/pipeline/detail/routed_experts_impl.hpp"

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,6 +41,7 @@ struct RigOptions {
   ExpertShare share = {};       ///< of layers that come in windows
   std::int32_t max_context = 256;
   std::shared_ptr<Faults> faults = nullptr;  ///< of copies
+  LookAhead look_ahead = LookAhead::never;
   bool helps = false;  ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
   KernelTable const* device = &reference::kernels_fused();
   DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
@@ -50,6 +55,35 @@ inline std::size_t all_bytes(Transformer const& model) {
   return sum;
 }
 
+/// Copies that can be held back. Counters and `may_go` may be used by any thread.
+class HeldCopies {
+ public:
+  HeldCopies(std::shared_ptr<LaneSet> lanes, SimCopyOptions options) : lanes_(lanes), engine_(lanes, std::move(options)) {}
+
+  Ticket submit(std::span<CopyPiece const> pieces, std::span<Ticket const> after) {
+    if (may_go) {
+      lanes_->submit(engine_.lane(), [this] {
+        while (!may_go()) std::this_thread::yield();
+      });
+    }
+    engine_.submit(pieces, after);
+    lanes_->submit(engine_.lane(), [this] { ++n_done; });
+    ++n_submitted;
+    return lanes_->record(engine_.lane());
+  }
+  void recover() { engine_.recover(); }
+  bool done(Ticket ticket) const { return engine_.done(ticket); }
+  void wait(Ticket ticket) { engine_.wait(ticket); }
+
+  std::atomic<std::uint64_t> n_submitted{0}, n_done{0};
+  std::function<bool()> may_go;  ///< asked by the copies' own thread, again and again; none: at once
+
+ private:
+  std::shared_ptr<LaneSet> lanes_;
+  SimCopyEngine engine_;
+};
+static_assert(CopyEngine<HeldCopies>);
+
 /// An executor by hand: what an engine does with its parts, with backends of the test.
 class Rig {
  public:
@@ -58,7 +92,7 @@ class Rig {
         lanes(o.helps ? LaneSet::threads() : LaneSet::seeded(o.seed)),
         host(lanes, reference::kernels(), 0, "host"),
         device(lanes, *o.device, 2 * o.vram_bytes, "device"),
-        copy(lanes, {.device = &device.memory(), .faults = o.faults}),
+        copy(lanes, SimCopyOptions{.device = &device.memory(), .faults = o.faults}),
         plans(plan(o)),
         vram(device.memory(), plans.vram_bytes, weight_alignment),
         kv(model->config(), {plans.max_context, o.n_sequences, o.kv_type, o.page_tokens}, plans.images.front().plan.state_in_vram,
@@ -180,6 +214,7 @@ class Rig {
     p.capture_rows = o.capture_rows;
     p.device_maps_host = o.maps_host;
     p.help_patience_ns = o.help_patience_ns;
+    p.look_ahead = o.look_ahead;
     return p;
   }
 
@@ -187,7 +222,7 @@ class Rig {
   std::shared_ptr<Transformer const> model;
   std::shared_ptr<LaneSet> lanes;
   ReferenceDevice host, device;
-  SimCopyEngine copy;
+  HeldCopies copy;
   EnginePlans plans;
   Buffer vram;
   KvCache kv;

@@ -382,6 +382,7 @@ struct HelpMail {
   // the device's
   alignas(64) std::uint64_t request = 0;  ///< the newest one's number
   std::int32_t layer = 0;                 ///< it is of
+  std::uint32_t missing = 0;              ///< a bit for each place of the row whose expert was not there
   std::uint32_t timed_out = 0;            ///< not 0: in this step the host was waited for in vain
   // the host's
   alignas(64) std::uint64_t step = 0;     ///< numbers of a step's requests are step * 1024 + layer + 1
@@ -402,6 +403,7 @@ struct HelpState {
 struct HelpLog {
   static constexpr int max_used = 16;
   std::int32_t ids[max_used] = {};
+  std::uint32_t missing = 0;  ///< as HelpMail::missing; 0 where there was no request
   std::uint64_t begin_ns = 0, end_ns = 0;
   std::uint64_t asked_ns = 0;                     ///< 0 where there was no request: then the next two are of an earlier one
   std::uint64_t decided_ns = 0, answered_ns = 0;  ///< when the device saw it, or stopped waiting
@@ -415,7 +417,7 @@ struct HelpLog {
 struct HelpArgs {
   HelpMail* mail = nullptr;              ///< in the host's memory
   HelpState* state = nullptr;            ///< step is that of the mail
-  ExpertGroup const* experts = nullptr;  ///< [n_experts]: where they are
+  ExpertGroup const* experts = nullptr;  ///< [n_experts]: where they are, as for whoever computed `sum`
   std::int32_t const* ids = nullptr;     ///< [n_used]
   float const* weights = nullptr;        ///< [n_used]
   RmsNormArgs row{};                     ///< x [dim], y [dim]: receives the row as experts take it, where there is a request. Without a
@@ -431,6 +433,35 @@ struct HelpArgs {
   std::int32_t n_used = 0, n_experts = 0, dim = 0, layer = 0;
   bool copies = false;                        ///< whether parts of many bytes may be listed
   std::uint64_t patience_ns = 1'000'000'000;  ///< with which a request is waited for
+};
+
+/// What a layer's router makes of a row that is yet to reach the layer. One word of the host's memory, so that it is seen whole.
+struct alignas(8) ExpertGuess {
+  float score = 0;
+  std::uint32_t step = 0;  ///< the lower half of HelpState::step; of another step: nothing yet
+};
+
+/// A router's scores for one row of a step that is helped; and beside them, in the same launch:
+///   - where the layer's experts are now, once for all who ask. The host's copies enter experts in the device's table at any time, while
+///     kernels run: the weights first, then up and down, then the gate. Who computes what is there and who asks for what is not must have
+///     seen the same, so both read the copy;
+///   - guesses for later layers, to the host, which nobody waits for: the same row through their norms and routers. They are hints: a
+///   device
+///     may leave them out, where rows are irregular.
+struct RouterAheadArgs {
+  static constexpr int max_ahead = 2;
+  struct Ahead {
+    float const* w = nullptr;            ///< [n_experts, dim]
+    float const* norm_weight = nullptr;  ///< [dim], or null for ones
+    ExpertGuess* guesses = nullptr;      ///< [n_experts], in the host's memory
+  };
+  FusedMatmulArgs own;  ///< the scores: one part of n_experts rows, one token, `store`; or no part, where somebody else computes them.
+                        ///< x, dim and eps are the guesses', too
+  Ahead ahead[max_ahead];
+  HelpState const* state = nullptr;      ///< whose step the guesses are of
+  ExpertGroup const* experts = nullptr;  ///< [n_experts]: the device's table
+  ExpertGroup* seen = nullptr;           ///< [n_experts]: receives it; null for all three matrices where an expert was not there
+  std::int32_t n_ahead = 0, n_experts = 0;
 };
 
 /// ids[t] = the index of the largest of values[t, :]; of equal ones the least. Not-a-number is less than all numbers.

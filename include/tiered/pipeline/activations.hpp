@@ -15,6 +15,10 @@ namespace tiered {
 /// Rows that take their logits in one run of the output step.
 inline constexpr std::int32_t max_outputs_per_run = 16;
 
+/// Experts that may be on their way ahead of their layers at once, and entries of the device's table that wait for their weights: more, so
+/// that none is overwritten before it is read.
+inline constexpr std::int32_t most_on_way = 2, ahead_entries = 8;
+
 /// How many rows go through a step at once, and through a layer before any goes to the next.
 struct RowLimits {
   std::int32_t chunk = 1, block = 1;
@@ -43,6 +47,9 @@ struct ActivationLayout {
   std::size_t help_zeros;     ///< [dim], on the host
   std::size_t help_log;       ///< [n_layers + 1], on the host; the last: of the step's begin
   std::size_t help_sum;       ///< [dim], on the device
+  std::size_t help_guesses;   ///< [n_layers, RouterAheadArgs::max_ahead, n_experts], on the host: by the layer that guessed
+  std::size_t help_entries;   ///< [ahead_entries], on the host: what copies write into the device's table behind an expert's weights
+  std::size_t help_seen;      ///< [n_experts], on the device: its table of a layer as the layer saw it
   std::size_t expert_tables;  ///< of layers whose experts are all in VRAM: where. On the host, what is copied there
   std::size_t step, step_bytes;
   std::size_t kv_stream_at;
@@ -148,6 +155,9 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.help_zeros = take(dim * is_moe, sizeof(float));
   l.help_log = take((config.layers.size() + 1) * is_moe, sizeof(HelpLog));
   l.help_sum = take(dim * is_moe, sizeof(float));
+  l.help_guesses = take(config.layers.size() * std::size_t(RouterAheadArgs::max_ahead) * std::size_t(n_experts), sizeof(ExpertGuess));
+  l.help_entries = take(is_moe * std::size_t(ahead_entries), sizeof(ExpertGroup));
+  l.help_seen = take(std::size_t(n_experts), sizeof(ExpertGroup));
   l.step_bytes = step_bytes;
   l.step = take(step_bytes, 1);
   l.kv_stream = kv_stream;

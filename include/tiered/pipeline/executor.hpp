@@ -74,6 +74,7 @@ struct ExecutorParts {
   /// graph takes memory of the device that no plan counts: more than 1 only where capture() makes them all when loading.
   std::int32_t capture_rows = 1;
   std::uint64_t help_patience_ns = 0;  ///< how long the device waits for the host within a step; 0: HelpArgs::patience_ns
+  LookAhead look_ahead = LookAhead::planned;
   AnalyticCost attention_cost{};  ///< whether attention of many rows goes to keys and values in host memory, or they come to the device
 };
 
@@ -121,6 +122,7 @@ class Executor final : public StepContext {
   void matmul_set(std::span<ProductRequest const> products, Activations& x) override;
   void matmul_add(WeightId id, Activations& x, float* spare, float const* bias) override;
   void gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) override;
+  void router(RouterRequest const& request, Activations& x) override;
   void embed(WeightId table, float scale) override;
   void attend(AttendRequest const& request) override;
   void experts(ExpertsRequest const& request) override;
@@ -164,8 +166,10 @@ class Executor final : public StepContext {
   std::int32_t rows_of(WeightId id) const override { return p_.table.weight(id).rows; }
   MatmulArgs host_product(WeightId id, Activations& x, float* y, float const* bias);
   std::byte const* whole(Weight const& w);
+  bool fused_args(FusedMatmulArgs& args, std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then);
   bool fused(std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then,
              Activation activation = Activation::silu);
+  std::byte const* resident(WeightId id);
   void prepare_input(AttendRequest const& r, bool kv_here);
   bool streams_kv(AttendRequest const& r) const;
   void attend_in(AttendRequest const& r, bool in_vram);

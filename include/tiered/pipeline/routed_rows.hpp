@@ -13,6 +13,7 @@
 #include "tiered/pipeline/side.hpp"
 #include "tiered/pipeline/trace_log.hpp"
 #include "tiered/plan/account.hpp"
+#include "tiered/plan/expert_decode.hpp"
 
 namespace tiered {
 
@@ -35,7 +36,8 @@ struct ExpertsEnvironment {
   bool device_reads_host_weights = false;  ///< and read table.weights' data
   std::uint64_t help_patience_ns = 0;      ///< HelpArgs::patience_ns; 0: its own
   CopyLane* rows_copy = nullptr;           ///< for rows of activations, which do not stand behind weights; may be `copy`
-  bool helps = false;                      ///< the step is enqueued as a whole: see FewRouted::enqueue
+  LookAhead look_ahead = LookAhead::planned;
+  bool helps = false;  ///< the step is enqueued as a whole: see FewRouted::enqueue
 };
 
 /// Rows of one layer after its router, on the device where the hidden rows are.

@@ -78,6 +78,7 @@ ExecutorParts EngineCore::executor_parts() {
                       &cancel_.flag(),
                       parts_.device_reads_host_weights,
                       parts_.device_maps_host};
+  parts.look_ahead = options_.look_ahead;
   if (options_.hardware) parts.attention_cost.hardware = *options_.hardware;
   return parts;
 }

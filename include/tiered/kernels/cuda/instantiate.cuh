@@ -18,6 +18,7 @@
 #include "tiered/kernels/cuda/queue.hpp"
 #include "tiered/kernels/cuda/rope.cuh"
 #include "tiered/kernels/cuda/route.cuh"
+#include "tiered/kernels/cuda/router_ahead.cuh"
 #include "tiered/kernels/cuda/table.hpp"
 #include "tiered/kernels/cuda/transfer.cuh"
 #include "tiered/kernels/format/format.hpp"
@@ -68,6 +69,7 @@ inline KernelTable make_table() {
   table.argmax = &argmax;
   table.transfer = &transfer;
   table.help = &help;
+  table.router_ahead = &router_ahead;
   return table;
 }
 

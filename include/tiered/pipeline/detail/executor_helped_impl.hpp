@@ -47,7 +47,7 @@ void Executor::run_helped() {
     p_.device.launch_graph(graph);
     end = p_.device.record();
     while (!p_.device.done(end)) {
-      if (few.serve()) continue;
+      if (few.serve() || few.look_ahead()) continue;
       check_cancelled(0);
       detail::pause_briefly();
     }
@@ -66,6 +66,8 @@ void Executor::run_helped() {
   if (p_.trace != nullptr) few.trace_step(begin, end);
   side_ = &p_.device;
   download_logits(0, 1);
+  wait_for_copies();
+  few.settle_ahead();
 }
 
 }  // namespace tiered

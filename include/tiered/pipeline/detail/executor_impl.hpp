@@ -78,6 +78,7 @@ void Executor::activate(PlanImage const& image) {
           p_.device_reads_host_weights};
   env_.help_patience_ns = p_.help_patience_ns;
   env_.rows_copy = &kv_copy();
+  env_.look_ahead = p_.look_ahead;
   routed_.prepare(first_expert_);
   if (image.uses_device) settled_ = false;
   device_embeds_ = device_embeds();

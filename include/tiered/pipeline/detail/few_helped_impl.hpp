@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tiered/core/error.hpp"
+#include "tiered/memory/detail/lane_wait.hpp"
 #include "tiered/pipeline/few_routed.hpp"
 
 namespace tiered {
@@ -35,6 +36,15 @@ void FewRouted::open_mail() {
   new (&mail()) HelpMail;
   std::fill_n(host_at<float>(env_->layout->help_zeros), env_->config->dim, 0.0f);
   has_mail_ = true;
+  looks_ahead_ = pays_to_look_ahead();
+  set_reserve();
+  if (looks_ahead_) ahead_.open_mail();
+}
+
+void FewRouted::take_over(FewRouted const& other) {
+  helped_ = other.helped_;
+  help_counters_ = other.help_counters_;
+  ahead_.take_over(other.ahead_);
 }
 
 // ---- what is enqueued
@@ -61,12 +71,22 @@ void FewRouted::enqueue(RoutedRows const& rows, ShardId first_expert) {
   rows_ = &h.rows;
   first_expert_ = first_expert;
   launch_helped(h.rows);
+  HelpArgs const help = help_args(h.rows);
+  tiered::launch(env_->device.kernels().help, help, env_->device.queue());
+  if (!help.copies) return;
+  List const there = list_at(env_->device_base, 0);
+  RoutedExpertsArgs fetched = launch_args(there.ids, there.weights, there.groups, n_used());
+  fetched.experts.x = help.row.y;
+  tiered::launch(env_->device.kernels().routed_experts, fetched, env_->device.queue());
+}
+
+HelpArgs FewRouted::help_args(RoutedRows const& rows) const {
   ActivationLayout const& l = *env_->layout;
   bool const normed = rows.norm.x == nullptr;
   HelpArgs help;
   help.mail = &mail();
   help.state = reinterpret_cast<HelpState*>(env_->device_base + l.help);
-  help.experts = addresses_.of_layer(rows.layer);
+  help.experts = table_of(rows.layer);
   help.ids = rows.ids;
   help.weights = rows.weights;
   help.row = normed ? RmsNormArgs{rows.x, nullptr, nullptr, 1, env_->config->dim, -1.0f} : rows.norm;
@@ -85,17 +105,12 @@ void FewRouted::enqueue(RoutedRows const& rows, ShardId first_expert) {
   help.layer = rows.layer;
   help.copies = env_->plan->fetched_misses > 0;
   if (env_->help_patience_ns > 0) help.patience_ns = env_->help_patience_ns;
-  tiered::launch(env_->device.kernels().help, help, env_->device.queue());
-  if (!help.copies) return;
-  List const there = list_at(env_->device_base, 0);
-  RoutedExpertsArgs fetched = launch_args(there.ids, there.weights, there.groups, n_used());
-  fetched.experts.x = help.row.y;
-  tiered::launch(env_->device.kernels().routed_experts, fetched, env_->device.queue());
+  return help;
 }
 
 /// The experts that are in VRAM. Their sum stands beside the hidden row, of which the host may need what it was before.
 void FewRouted::launch_helped(RoutedRows const& rows) {
-  RoutedExpertsArgs args = launch_args(rows.ids, rows.weights, addresses_.of_layer(rows.layer), rows.config->experts.n_experts);
+  RoutedExpertsArgs args = launch_args(rows.ids, rows.weights, table_of(rows.layer), rows.config->experts.n_experts);
   args.sum = reinterpret_cast<float*>(env_->device_base + env_->layout->help_sum);
   args.route = rows.route;
   if (rows.norm.x != nullptr) {
@@ -113,6 +128,10 @@ void FewRouted::begin_step(std::uint64_t step) {
   step_ = step;
   if (addresses_.refresh()) forget_coming();
   note_arrivals(coming_.size());
+  evicted_.clear();
+  keep_reserve();
+  clear_evicted();
+  addresses_.is_current();
   std::vector<TransferArgs::Part>& parts = addresses_.changes();
   for (std::size_t begin = 0; begin < parts.size(); begin += TransferArgs::max_parts) {
     TransferArgs args;
@@ -126,6 +145,10 @@ void FewRouted::begin_step(std::uint64_t step) {
   m.timed_out = 0;
   served_ = m.request;  // the last one of a step that was given up has no answer
   std::atomic_ref(m.given_up).store(0, std::memory_order_release);
+  guessed_.clear();
+  evicted_.clear();
+  requested_layer_ = -1;
+  if (looks_ahead_) ahead_.begin_step(step);
 }
 
 bool FewRouted::serve() {
@@ -141,10 +164,13 @@ bool FewRouted::serve() {
   first_expert_ = h.first_expert;
   h.served = step_;
   list_experts();
-  find_in_vram(step_);
-  share_helped_misses();
-  clear_evicted();
   note_arrivals(HelpMail::max_parts / 4);
+  find_helped(m.missing);
+  requested_layer_ = m.layer;
+  ahead_.reach(m.layer);
+  share_helped_misses();
+  keep_reserve();
+  clear_evicted();
   list_parts();
   std::atomic_ref(m.decided).store(number, std::memory_order_release);
   HostWork work;
@@ -153,23 +179,57 @@ bool FewRouted::serve() {
     tiered::launch(env_->host.kernels().experts, work.experts, env_->host.queue_now());
     tiered::launch(env_->host.kernels().combine, work.sum, env_->host.queue_now());
   }
+  wait_for_late();
   m.has_sum = uses_host;
   std::atomic_ref(m.answered).store(number, std::memory_order_release);
-  submit(true);  // the device knows already that who was there has gone
+  bring_for_later();  // the device knows already that who was there has gone
   after_.clear();
   addresses_.is_current();
   unpin_helped();
   return true;
 }
 
+/// Those that the device had when its layer looked are computed already. What came too late for that it computes with the fetched ones; of
+/// what is still on its way, only what comes next: the host is sooner than two copies.
+void FewRouted::find_helped(std::uint32_t missing) {
+  bool const copies = env_->plan->fetched_misses > 0;
+  for (std::size_t slot = 0; slot < expert_of_.size(); ++slot) {
+    Expert& e = experts_[std::size_t(expert_of_[slot])];
+    bool const is_missing = (missing >> slot & 1u) != 0;
+    if (!is_missing) e.where = Where::device;
+    if (!env_->plan->shards[std::size_t(e.shard)].cached) continue;
+    e.entry = env_->cache->find(e.shard, step_);
+    e.may_be_fetched = is_missing && e.entry == nullptr;
+    if (e.entry == nullptr) continue;
+    ++e.entry->pins;
+    Coming const* const c = coming(e.shard);
+    e.late = is_missing && copies && (c == nullptr || on_way_.empty() || c->filled == on_way_.front());
+    if (e.late) e.where = Where::fetched;
+  }
+}
+
+FewRouted::Coming const* FewRouted::coming(ShardId id) const {
+  auto const it = std::ranges::find(coming_, id, &Coming::shard);
+  return it == coming_.end() ? nullptr : &*it;
+}
+
+/// The device has been told of none of them that waits: they are in no table yet.
+void FewRouted::wait_for_late() {
+  for (Expert const& e : experts_) {
+    Coming const* const c = e.late ? coming(e.shard) : nullptr;
+    while (c != nullptr && !env_->copy->done(c->filled) && std::atomic_ref(mail().given_up).load(std::memory_order_relaxed) == 0)
+      detail::pause_briefly();
+  }
+}
+
 /// In whole experts, so that the host and the link end together as nearly as can be. One that the link does not bring now may come for
-/// later.
+/// later. What is on its way takes the link, too: half a copy each, on the average.
 void FewRouted::share_helped_misses() {
   evicted_.clear();
   std::ptrdiff_t const n = std::ranges::count_if(experts_, &Expert::may_be_fetched);
-  double const link_share = double(env_->plan->fetched_misses);
+  double const link_share = double(env_->plan->fetched_misses), on_way = double(on_way_.size()) / 2;
   auto const seconds = [&](std::ptrdiff_t n_fetched) {  // in units of an expert by both at once
-    return std::max(double(n - n_fetched) * link_share, double(n_fetched) * (1 - link_share));
+    return std::max(double(n - n_fetched) * link_share, (double(n_fetched) + on_way) * (1 - link_share));
   };
   std::ptrdiff_t n_fetch = 0;
   for (std::ptrdiff_t k = 1; k <= n && link_share > 0; ++k) {
@@ -182,14 +242,15 @@ void FewRouted::share_helped_misses() {
     e.where = Where::fetched;
     --n_fetch;
   }
-  bring_one_for_later();
+  if (!looks_ahead_ || !ahead_.next([&](ShardId id) { return is_wanted(id); })) bring_one_for_later();
 }
 
 /// Those whose copies are done, as long as there are fewer changes than that.
 void FewRouted::note_arrivals(std::size_t most_changes) {
   std::erase_if(coming_, [&](Coming const& c) {
-    if (addresses_.changes().size() >= most_changes || !env_->copy->done(c.filled)) return false;
-    addresses_.set(c.shard, base_of(*env_->cache->peek(c.shard)));
+    if ((!c.tells && addresses_.changes().size() >= most_changes) || !env_->copy->done(c.filled)) return false;
+    std::byte const* const base = base_of(*env_->cache->peek(c.shard));
+    c.tells ? addresses_.note(c.shard, base) : addresses_.set(c.shard, base);
     if (c.pinned != nullptr) --c.pinned->pins;
     return true;
   });
@@ -207,7 +268,9 @@ void FewRouted::list_parts() {
   for (Expert const& e : experts_) {
     if (e.where != Where::fetched) continue;
     any = true;
-    addresses_.set(e.shard, base_of(*e.entry));
+    if (e.late && coming(e.shard) != nullptr) continue;  // its copy tells
+    addresses_.set(e.shard, base_of(*e.entry));          // of one that came too late once more: its entry may have been overwritten
+    if (e.late) continue;
     for (std::int32_t i = shard(e).weights.begin; i < shard(e).weights.end; ++i) {
       Weight const& w = env_->table.weights[std::size_t(i)];
       add({w.data, base_of(*e.entry) + w.offset, std::int32_t(w.bytes())});
@@ -247,6 +310,7 @@ bool FewRouted::timed_out() {
 
 void FewRouted::end_step() {
   ++help_counters_.n_steps;
+  count_guessed();
   for (std::size_t layer = 0; layer < helped_.size(); ++layer) {
     Helped const& h = helped_[layer];
     if (h.rows.config == nullptr || h.served == step_) continue;

@@ -186,6 +186,7 @@ struct Estimator::Walk {
     double resident_s = 0, cached_s = 0, fetch_s = 0, host_s = 0, used = 0, used_on_host = 0, missed = 0;
     double const hit = plan.cache_bytes > 0 ? hits() : 0, fetched = (1 - hit) * double(plan.fetched_misses), computed = 1 - hit - fetched;
     double copied_bytes = out.copied_bytes, host_bytes = out.host_bytes;
+    Missing missing;
     double of_probability = -1, by_block = 0;  // mostly the same as of the expert before
     for (std::uint32_t const id : owner.experts_.ids_of(*layer)) {
       Placement const& p = plan.shards[id];
@@ -205,6 +206,7 @@ struct Estimator::Walk {
         fetch_s += fetched * cost.copy_s;
         copied_bytes += fetched * costs.read_bytes[id];
         if (computed > 0) host_s += computed * cost.host_s;
+        missing.add(cost, (1 - hits()) * by_block, 1 - hits(), (std::max)(computed, 0.0), probability, costs.read_bytes[id]);
         used_on_host += computed * probability;
         host_bytes += computed * costs.read_bytes[id];
       } else {
@@ -215,6 +217,15 @@ struct Estimator::Walk {
     out.host_bytes = host_bytes;
     double const to_host = a.device == host_device ? 0 : hop_s, to_gpu = hop_s - to_host;
     double end = time.begin_s;
+    if (double const ahead = come_ahead(*layer, a.device, missing, resident_s + cached_s); ahead > 0) {
+      fetch_s *= 1 - ahead;
+      host_s -= ahead * missing.host_s;
+      missed -= ahead * missing.n;
+      cached_s += ahead * missing.gpu_s;
+      used_on_host -= ahead * missing.used_on_host;
+      out.copied_bytes += ahead * missing.host_bytes;
+      out.host_bytes -= ahead * missing.host_bytes;
+    }
     double const gpu_s = resident_s + cached_s, waits = a.device == host_device ? 1 : layers_with_misses(missed, used);
     double const from_s = time.begin_s + (1 - waits) * gpu_s;  // averages: layers that wait for nothing are the GPU's alone
     bool const fetches = gpu_s > 0 && fetch_s > 0;
@@ -227,9 +238,44 @@ struct Estimator::Walk {
     if (cached_s > 0) end += waits * missed_layer_s + (1 - waits) * found_layer_s;
     double const back_s = slots_back_s(rows_per_block, a.device == host_device ? used - used_on_host : used_on_host);
     if (back_s > 0) end = shared.copy_now(end, back_s);
-    time.end_s = rows_ready_s = end;
+    time.end_s = rows_ready_s = experts_end_s = end;
     return time;
   }
+  double experts_end_s = 0;
+
+  /// Of one layer's experts that may be in the cache, what is not there, on the average.
+  struct Missing {
+    double n = 0, copies_s = 0;                                      ///< all
+    double host_s = 0, gpu_s = 0, used_on_host = 0, host_bytes = 0;  ///< those that the host computes; gpu_s, were they on the device
+    void add(PassCost const& cost, double n_used, double missed, double computed, double probability, double bytes) {
+      n += n_used;
+      copies_s += missed * cost.copy_s;
+      if (computed <= 0) return;
+      host_s += computed * cost.host_s;
+      gpu_s += computed * cost.gpu_s;
+      used_on_host += computed * probability;
+      host_bytes += computed * bytes;
+    }
+  };
+  /// The share of it that one row's step brings ahead of the layer, while the device computes what is there: see FewRouted.
+  double come_ahead(ExpertLayer const& layer, DeviceId home, Missing const& missing, double gpu_s) {
+    if (rows_per_block > 1 || home == host_device || plan.deterministic || plan.fetched_misses <= 0 || !dense_are_resident()) return 0;
+    double const layer_s = rows_ready_s - experts_end_s + gpu_s;
+    double const bytes = double(owner.table_.shards[owner.experts_.ids[layer.begin]].bytes);
+    double const ahead = hidden_share(missing.n, layer_s, missing.copies_s, bytes);
+    if (ahead > 0) shared.copy(experts_end_s, ahead * missing.copies_s);
+    return ahead;
+  }
+  /// Then a step is the device's alone, but for experts.
+  bool dense_are_resident() {
+    if (dense_are_resident_ < 0) {
+      dense_are_resident_ = std::all_of(owner.table_.shards.begin(), owner.table_.shards.end(), [&](Shard const& s) {
+        return s.kind == ShardKind::expert || s.kind == ShardKind::embedding || plan.shards[std::size_t(s.id)].resident();
+      });
+    }
+    return dense_are_resident_ > 0;
+  }
+  int dense_are_resident_ = -1;
 
   /// Whether all experts are brought without waiting for the router, behind the layers before: see pipeline/expert_flow.hpp.
   bool comes_ahead(ExpertLayer const& layer, DeviceId home) const {

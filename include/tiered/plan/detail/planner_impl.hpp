@@ -114,7 +114,7 @@ class TierPlanner {
     costs_ = pass_costs(table_, rows, shape.chunk, shape.block, costs.shard, costs.state, shape.experts, costs.same_for_alike);
     expert_costs_ = ExpertCosts{experts_, costs_.shards};
     costs_.streams_states = input_.streams_states;
-    share_ = input_.shares_windows && !input_.deterministic ? share_of(shape, rows, shard_cost) : ExpertShare{};
+    share_ = input_.shares_windows && !input_.deterministic ? share_of(shape, rows, costs) : ExpertShare{};
     if (input_.rows.context > 0) costs_.states_used = (std::min)(1.0, double(rows.context) / double(input_.rows.context));
     request_ = {table_.shards,
                 costs_.shards,
@@ -136,7 +136,7 @@ class TierPlanner {
   }
 
   /// Where it pays for some number of rows that a plan of this shape is used for.
-  ExpertShare share_of(Shape const& shape, Rows rows, ShardCostRef shard_cost) const {
+  ExpertShare share_of(Shape const& shape, Rows rows, CostRefs costs) const {
     if (experts_.layers.empty()) return {};
     ExpertShareCosts c;
     double const n_layers = double(experts_.layers.size());
@@ -145,7 +145,7 @@ class TierPlanner {
       Shard const& expert = table_.shards[experts_.ids[layer.begin]];
       auto const on_host = [&](std::int32_t n) {
         rows.n = std::int32_t(std::lround(double(n) / expert.use_probability));
-        return shard_cost(expert, rows).host_s / use_probability(expert, rows.n) / n_layers;
+        return costs.shard(expert, rows).host_s / use_probability(expert, rows.n) / n_layers;
       };
       c.few_s += on_host(ExpertShareCosts::few_rows);
       c.many_s += on_host(ExpertShareCosts::many_rows);

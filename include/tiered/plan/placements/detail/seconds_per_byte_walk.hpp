@@ -95,7 +95,7 @@ class SecondsPerByteWalk {
     double rows_s = 0, link_s = 0, experts_s = 0;             ///< experts_s: end of the last layer's
     double host_busy_s = 0, link_busy_s = 0;                  ///< with dense shards, alone
     std::size_t ring_begin = 0, ring_end = 0, ring_used = 0;  ///< a range of in_ring_
-    bool on_device = false;
+    bool on_device = false, all_resident = true;              ///< dense shards so far
   };
 
   DenseShard dense_shard(std::uint32_t id) const {
@@ -155,6 +155,7 @@ class SecondsPerByteWalk {
   /// Moves the clocks behind a dense shard. in_ring_ is written at one place only, so a trial leaves nothing behind.
   void pass(Draft const& d, DenseShard const& s, Where where, MutualRates beside, Clocks& c) const {
     bool const on_device = where != Where::host;
+    c.all_resident = c.all_resident && (where == Where::resident || s.kind == ShardKind::embedding);
     if (on_device != c.on_device) c.rows_s += r_.hop_s;
     c.on_device = on_device;
     if (where == Where::streamed) {
@@ -195,8 +196,15 @@ class SecondsPerByteWalk {
     double end = begin;
     if (split.device_share >= 1 && split.hits < 1 && c.on_device && whole_layers()) return run_ahead(split, router, c);
     // As in the estimate: layers that wait for nothing are the device's alone, and what misses comes in the others.
-    double const missed = split.device_share * (1 - in_cache), on_host = 1 - split.device_share;
+    double missed = split.device_share * (1 - in_cache);
+    double const on_host = 1 - split.device_share;
     double const gpu_s = split.device_share > 0 ? split.device_share * sum.gpu_s : 0;  // an infinite cost of nothing is none
+    if (r_.rows.n == 1 && c.all_resident && c.on_device && split.cache_bytes > 0 && split.fetched > 0 && !r_.deterministic) {
+      double const ahead =
+          hidden_share(missed * router.n_used, begin - c.experts_s + gpu_s, missed * sum.copy_s, double(router.expert_bytes));
+      if (ahead > 0) c.link_s = (std::max)(c.link_s, c.experts_s) + ahead * missed * sum.copy_s;
+      missed *= 1 - ahead;
+    }
     double const waits = c.on_device ? layers_with_misses((missed + on_host) * router.n_used_by_all, router.n_used) : 1;
     double const from = begin + (1 - waits) * gpu_s, hops_s = c.on_device ? 2 * waits * r_.hop_s : 0;
     double host_s = (missed * (1 - split.fetched) + on_host) * sum.host_s, copy_s = missed * split.fetched * sum.copy_s;
@@ -206,7 +214,7 @@ class SecondsPerByteWalk {
     if (host_s > 0) end = (std::max)(end, from + host_s + hops_s);
     if (split.cache_bytes > 0) end += waits * missed_layer_s + (1 - waits) * found_layer_s;
     double const away = c.on_device ? missed * (1 - split.fetched) + on_host : split.device_share;
-    c.rows_s = end + slots_back_s(r_.rows.n, away * router.n_used);
+    c.rows_s = c.experts_s = end + slots_back_s(r_.rows.n, away * router.n_used);
   }
 
   /// Of what may be in the cache.
