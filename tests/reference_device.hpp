@@ -12,6 +12,7 @@
 #include "tiered/core/error.hpp"
 #include "tiered/kernels/backend.hpp"
 #include "tiered/kernels/reference/help.hpp"
+#include "tiered/kernels/reference/help_attention.hpp"
 #include "tiered/kernels/reference/table.hpp"
 #include "tiered/memory/lane.hpp"
 #include "tiered/sim/sim_tier.hpp"
@@ -54,6 +55,14 @@ class ReferenceDevice {
     table_.help = [](HelpArgs const& args, Queue q) {
       return enqueue_on<HelpArgs>(
           q, [](HelpArgs const& a, Queue) { return reference::help(a), 0; }, args);
+    };
+    table_.attention_ask = [](HelpAttentionArgs const& args, Queue q) {
+      return enqueue_on<HelpAttentionArgs>(
+          q, [](HelpAttentionArgs const& a, Queue) { return reference::attention_ask(a), 0; }, args);
+    };
+    table_.attention_answer = [](HelpAttentionArgs const& args, Queue q) {
+      return enqueue_on<HelpAttentionArgs>(
+          q, [](HelpAttentionArgs const& a, Queue) { return reference::attention_answer(a), 0; }, args);
     };
   }
 
@@ -118,6 +127,7 @@ class ReferenceDevice {
   static std::string name_of(CombineArgs const&) { return "combine"; }
   static std::string name_of(TransferArgs const&) { return "transfer"; }
   static std::string name_of(HelpArgs const&) { return "help"; }
+  static std::string name_of(HelpAttentionArgs const&) { return "help_attention"; }
   static std::string name_of(RoutedExpertsArgs const& a) { return a.norm ? "norm+routed_experts" : "routed_experts"; }
   static std::string name_of(FusedMatmulArgs const& a) {
     constexpr char const* then[] = {"store", "add", "gate"};

@@ -147,11 +147,15 @@ struct RouteArgs;
 struct RoutedExpertsArgs;
 class Team;
 struct TeamActivity;
+struct AttentionHelpLog;
+struct AttentionMail;
 struct HelpArgs;
+struct HelpAttentionArgs;
 struct HelpCounters;
 struct HelpLog;
 struct HelpMail;
 struct HelpState;
+struct PositionShare;
 struct TransferArgs;
 
 // model/
@@ -239,6 +243,7 @@ class ExpertCache;
 class ExpertFlow;
 struct ExpertsEnvironment;
 class FewRouted;
+class HelpedAttention;
 struct KvStream;
 class ModelRef;
 struct PlanImage;

@@ -52,6 +52,7 @@ struct KernelTable {
   Kernel<ArgmaxArgs> argmax = nullptr;
   Kernel<TransferArgs> transfer = nullptr;  ///< null: by the copy engine
   Kernel<HelpArgs> help = nullptr;          ///< null: nothing waits for the host within a launch
+  Kernel<HelpAttentionArgs> attention_ask = nullptr, attention_answer = nullptr;  ///< likewise, both or none
 
   constexpr bool supports(DType weights) const {
     return std::uint32_t(weights) < n_file_dtypes && matmul[std::uint32_t(weights)] != nullptr;

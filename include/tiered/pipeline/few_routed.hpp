@@ -54,6 +54,7 @@ class ExpertAddresses {
 struct HelpCounters {
   std::uint64_t n_steps = 0, n_requests = 0;
   std::uint64_t n_timed_out = 0;  ///< steps that were done again without help, as the host did not come by in time
+  std::uint64_t n_attention_requests = 0;  ///< layers where the host attended to its part of keys and values: besides n_requests
 };
 
 /// Rows are on the device, most experts are not. The device computes those that are in VRAM without waiting, writes what the host needs to
@@ -102,6 +103,8 @@ class FewRouted {
   /// After the device has ended the step: what it used counts for the cache.
   void end_step();
   HelpCounters const& help_counters() const { return help_counters_; }
+  /// By the device's clock, of a step enqueued with a trace.
+  std::uint64_t step_begin_ns() const { return log(std::int32_t(helped_.size())).begin_ns; }
   /// For the trace, of a step enqueued with one: what each layer of the step between two tickets of the device did.
   void trace_step(Ticket begin, Ticket end);
   /// The device's waiting ends, now or once it comes to it, until the next begin_step(). What it computes is of no use. Any state.
