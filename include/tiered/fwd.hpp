@@ -222,6 +222,7 @@ struct PlannerInput;
 class PriorFrequency;
 struct RateCurve;
 struct RatePoint;
+struct ReadAttention;
 struct RingPrefetch;
 class ScratchBytes;
 struct SecondsPerByte;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -39,6 +40,8 @@ struct RigOptions {
   float kv_share = 0;          ///< of positions, in VRAM; 0: as planned
   float read_share = 0;        ///< ShardPlan::state_read_share
   std::int32_t read_tokens = 0;
+  TraceLog* trace = nullptr;
+  std::atomic<bool> const* cancelled = nullptr;
   std::int32_t page_tokens = kv_page_tokens;
 };
 
@@ -175,6 +178,8 @@ class Rig {
     p.host_base = activations.data();
     p.kv = &kv;
     p.cache = &cache;
+    p.trace = o.trace;
+    p.cancelled = o.cancelled;
     p.device_reads_host_weights = o.device_embeds;
     p.capture_rows = o.capture_rows;
     p.device_maps_host = o.maps_host;

@@ -40,6 +40,8 @@ TEST_CASE("a plan as text or JSON reads back equal, and so does its schedule", "
     t.plan.fetched_misses = 2.f / 3;
     t.plan.deterministic = seed % 2 == 0;
     t.plan.shared_bytes = seed % 3 * 256;
+    t.plan.state_read_share = seed % 4 < 2 ? 0 : 1.f / 3;
+    t.plan.state_read_tokens = seed % 4 < 2 ? 0 : std::int32_t(seed);
     REQUIRE(parse_plan(to_text(t.plan)) == t.plan);
     REQUIRE(plan_from_json(nlohmann::json::parse(plan_to_json(t.plan).dump())) == t.plan);
   }

@@ -45,7 +45,8 @@ inline nlohmann::json plan_to_json(ShardPlan const& plan) {
           {"cache_bytes", plan.cache_bytes},     {"scratch_bytes", plan.scratch_bytes}, {"resident_bytes", plan.resident_bytes},
           {"state_bytes", plan.state_bytes},     {"vram_bytes", plan.vram_bytes},       {"shortfall_bytes", plan.shortfall_bytes},
           {"chunk_tokens", plan.chunk_tokens},   {"block_tokens", plan.block_tokens},   {"fetched_misses", plan.fetched_misses},
-          {"expert_tokens", plan.expert_tokens}, {"deterministic", plan.deterministic}, {"shared_bytes", plan.shared_bytes}};
+          {"expert_tokens", plan.expert_tokens}, {"deterministic", plan.deterministic}, {"shared_bytes", plan.shared_bytes},
+          {"state_read_share", plan.state_read_share}, {"state_read_tokens", plan.state_read_tokens}};
 }
 
 /// Errors  bad_file where a field is missing or of another type.
@@ -70,6 +71,8 @@ inline ShardPlan plan_from_json(nlohmann::json const& j) {
     j.at("block_tokens").get_to(plan.block_tokens);
     j.at("expert_tokens").get_to(plan.expert_tokens);
     j.at("deterministic").get_to(plan.deterministic);
+    j.at("state_read_share").get_to(plan.state_read_share);
+    j.at("state_read_tokens").get_to(plan.state_read_tokens);
     return plan;
   });
 }

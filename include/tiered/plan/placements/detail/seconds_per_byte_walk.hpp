@@ -75,6 +75,9 @@ class SecondsPerByteWalk {
     Clocks clocks;
     bool const decide = margin != never;
     clocks.beside = beside;
+    clocks.launches = r_.launches_attention && !r_.deterministic && r_.rows.n == 1 && !decide &&
+                      (experts_.ids.empty() || d.experts.device_share >= 1) &&
+                      std::ranges::all_of(d.dense, [](Where w) { return w == Where::resident; });
     double const in_cache = found_in_cache(d.experts);
     for (std::size_t i = 0; i < order_.size(); ++i) {
       if (decide && d.dense[i] == Where::host) choose(d, vram, clocks, i, margin);
@@ -89,6 +92,7 @@ class SecondsPerByteWalk {
   struct Clocks {
     double rows_s = 0, link_s = 0, experts_s = 0;  ///< experts_s: end of the last layer's
     bool on_device = false;
+    bool launches = false;  ///< one launch is all of the pass
     double host_busy_s = 0, link_busy_s = 0;                  ///< with dense shards, alone
     MutualRates beside;                                       ///< decisions may be for both lanes being busy all the time
     std::size_t ring_begin = 0, ring_end = 0, ring_used = 0;  ///< a range of in_ring_
@@ -126,7 +130,9 @@ class SecondsPerByteWalk {
     }
     if (with_state(i)) {
       double const in_vram = attended_in_vram(double(d.state_in_vram[layer(i)]), r_.states_used, r_.states[layer(i)].window);
-      c.rows_s += attention_s(r_.state_costs[layer(i)], in_vram, on_device, r_.hop_s, r_.rows.n, r_.streams_states);
+      PassCost const& state = r_.state_costs[layer(i)];
+      c.rows_s += c.launches ? launched_attention_s(state, in_vram, r_.hop_s, r_.mutual)
+                             : attention_s(state, in_vram, on_device, r_.hop_s, r_.rows.n, r_.streams_states);
     }
     return c;
   }
