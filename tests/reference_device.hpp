@@ -13,6 +13,7 @@
 #include "tiered/core/error.hpp"
 #include "tiered/kernels/backend.hpp"
 #include "tiered/kernels/reference/help.hpp"
+#include "tiered/kernels/reference/help_attention.hpp"
 #include "tiered/kernels/reference/table.hpp"
 #include "tiered/memory/lane.hpp"
 #include "tiered/sim/sim_tier.hpp"
@@ -63,6 +64,14 @@ class ReferenceDevice {
       ReferenceDevice* const self = static_cast<Target const*>(q.native)->self;
       RouterAheadArgs const* const kept = self->kept_.emplace_back(std::make_unique<RouterAheadArgs const>(args)).get();
       return self->enqueue_task("router_ahead", [self, kept] { self->router ? self->router(*kept) : reference::router_ahead(*kept); });
+    };
+    table_.attention_ask = [](HelpAttentionArgs const& args, Queue q) {
+      return enqueue_on<HelpAttentionArgs>(
+          q, [](HelpAttentionArgs const& a, Queue) { return reference::attention_ask(a), 0; }, args);
+    };
+    table_.attention_answer = [](HelpAttentionArgs const& args, Queue q) {
+      return enqueue_on<HelpAttentionArgs>(
+          q, [](HelpAttentionArgs const& a, Queue) { return reference::attention_answer(a), 0; }, args);
     };
   }
   /// On the device's thread. Instead of the op, and before it.
@@ -129,6 +138,7 @@ class ReferenceDevice {
   static std::string name_of(ExpertsArgs const&) { return "experts"; }
   static std::string name_of(CombineArgs const&) { return "combine"; }
   static std::string name_of(TransferArgs const&) { return "transfer"; }
+  static std::string name_of(HelpAttentionArgs const&) { return "help_attention"; }
   static std::string name_of(RoutedExpertsArgs const& a) { return a.norm ? "norm+routed_experts" : "routed_experts"; }
   static std::string name_of(FusedMatmulArgs const& a) {
     constexpr char const* then[] = {"store", "add", "gate"};

@@ -34,6 +34,7 @@
 #include "tiered/pipeline/detail/few_ahead_impl.hpp"
 #include "tiered/pipeline/detail/few_helped_impl.hpp"
 #include "tiered/pipeline/detail/few_routed_impl.hpp"
+#include "tiered/pipeline/detail/helped_attention_impl.hpp"
 #include "tiered/pipeline/detail/routed_experts_impl.hpp"
 #include "tiered/pipeline/detail/shared_flow_impl.hpp"
 #include "tiered/plan/detail/account_impl.hpp"

@@ -42,10 +42,15 @@ struct RigOptions {
   std::int32_t max_context = 256;
   std::shared_ptr<Faults> faults = nullptr;  ///< of copies
   LookAhead look_ahead = LookAhead::never;
+  bool experts_in_vram = false;  ///< where it helps
   bool helps = false;  ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
   KernelTable const* device = &reference::kernels_fused();
   DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
   float kv_share = 0;          ///< of positions, in VRAM; 0: as planned
+  float read_share = 0;        ///< ShardPlan::state_read_share
+  std::int32_t read_tokens = 0;
+  TraceLog* trace = nullptr;
+  std::atomic<bool> const* cancelled = nullptr;
   std::int32_t page_tokens = kv_page_tokens;
 };
 
@@ -175,7 +180,9 @@ class Rig {
       image.plan.fetched_misses = o.deterministic ? 1 : o.fetched_misses;
       image.plan.deterministic = o.deterministic;
       image.plan.share = o.deterministic ? ExpertShare{} : o.share;
-      if (o.helps || o.cached_experts) take_experts_out(image);
+      image.plan.state_read_share = o.read_share;
+      image.plan.state_read_tokens = o.read_tokens;
+      if ((o.helps || o.cached_experts) && !o.experts_in_vram) take_experts_out(image);
       if (o.kv_share > 0) std::ranges::fill(image.plan.state_in_vram, o.kv_share);
       if (image.plan.cache_bytes > 0 && o.cache_share > 0) {
         image.vram.cache_bytes = VramAccount::round_up(std::size_t(o.cache_share * double(all_bytes(*model))));
@@ -210,9 +217,12 @@ class Rig {
     p.host_base = activations.data();
     p.kv = &kv;
     p.cache = &cache;
+    p.trace = o.trace;
+    p.cancelled = o.cancelled;
     p.device_reads_host_weights = o.device_embeds;
     p.capture_rows = o.capture_rows;
     p.device_maps_host = o.maps_host;
+    p.device_maps_kv = o.maps_host && o.helps;
     p.help_patience_ns = o.help_patience_ns;
     p.look_ahead = o.look_ahead;
     return p;

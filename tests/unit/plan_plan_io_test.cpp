@@ -41,6 +41,8 @@ TEST_CASE("a plan as text or JSON reads back equal, and so does its schedule", "
     t.plan.deterministic = seed % 2 == 0;
     t.plan.shared_bytes = seed % 3 * 256;
     if (seed % 2 == 1) t.plan.share = {5.4e-5, 3e-5 / double(seed), 1.0 / 3, 1e-7, 2e-7, 5e-5, 3e-7, 1.25e-6};
+    t.plan.state_read_share = seed % 4 < 2 ? 0 : 1.f / 3;
+    t.plan.state_read_tokens = seed % 4 < 2 ? 0 : std::int32_t(seed);
     REQUIRE(parse_plan(to_text(t.plan)) == t.plan);
     REQUIRE(plan_from_json(nlohmann::json::parse(plan_to_json(t.plan).dump())) == t.plan);
   }

@@ -154,6 +154,23 @@ struct AttentionInputArgs {
   RopeKind kind = RopeKind::halves;
 };
 
+/// Who attends to positions that lie in the host's memory, where the device reads the first of them over the link and the host has the
+/// others: the device's are a share of all of them and of `ahead` more, since the host must be asked first. Few are all the device's.
+struct PositionShare {
+  static constexpr std::int32_t whole = 1024, tile = 64;
+  std::int32_t border = -1;  ///< positions from it on are there; -1: nothing is shared
+  std::int32_t read = 0;     ///< the device's share of `whole`; 0: it reads none
+  std::int32_t ahead = 0;    ///< positions
+
+  /// Of a row at `position` that sees those from `first` on: where the host's begin; position + 1 where it has none.
+  TIERED_HD constexpr std::int32_t host_begin(std::int32_t first, std::int32_t position) const {
+    std::int64_t const begin = first > border ? first : border, end = std::int64_t(position) + 1;
+    if (begin >= end || read == 0) return std::int32_t(begin < end ? begin : end);
+    std::int64_t const at = (begin + (end - begin + ahead) * read / whole) / tile * tile;
+    return std::int32_t(at + tile >= end ? end : at > begin ? at : begin);
+  }
+};
+
 /// Causal attention in one pass, no score matrix: out[t, h] = softmax(scale * q[t, h] . K) V over positions
 /// (row.position - window, row.position], window 0 meaning all. Query head h reads KV head h * n_kv_heads / n_heads.
 /// Positions are taken in spans of attention_span that begin at multiples of it; a span's part is (maximum, sum, weighted V)
@@ -173,6 +190,18 @@ struct AttentionArgs {
   std::int32_t window = 0;
   float scale = 1;
   Range positions{0, std::numeric_limits<std::int32_t>::max()};  ///< that this call attends to; begin >= 0
+  PositionShare share{};                                         ///< with a border: of these, none of the host's
+
+  /// What a row at `position` sees of them; begin >= end where that is nothing.
+  TIERED_HD constexpr Range seen_from(std::int32_t position) const {
+    std::int32_t const in_window = window > 0 && position - window + 1 > 0 ? position - window + 1 : 0;
+    std::int32_t end = (position < positions.end - 1 ? position : positions.end - 1) + 1;
+    if (share.border >= 0) {
+      std::int32_t const host = share.host_begin(in_window, position);
+      end = end < host ? end : host;
+    }
+    return {in_window > positions.begin ? in_window : positions.begin, end};
+  }
 };
 inline constexpr std::int32_t attention_span = 256;  ///< page_tokens is a multiple or a divisor of it
 
@@ -462,6 +491,53 @@ struct RouterAheadArgs {
   ExpertGroup const* experts = nullptr;  ///< [n_experts]: the device's table
   ExpertGroup* seen = nullptr;           ///< [n_experts]: receives it; null for all three matrices where an expert was not there
   std::int32_t n_ahead = 0, n_experts = 0;
+};
+
+/// As HelpMail, for a device that asks for attention.
+struct AttentionMail {
+  // the device's
+  alignas(64) std::uint64_t request = 0;  ///< the newest one's number
+  std::int32_t layer = 0;                 ///< it is of
+  std::uint32_t timed_out = 0;
+  // the host's
+  alignas(64) std::uint64_t step = 0;  ///< numbers of a step's requests are step * 1024 + layer + 1
+  std::uint32_t given_up = 0;
+  alignas(64) std::uint64_t answered = 0;  ///< the request whose part is in HelpAttentionArgs::host_part
+};
+
+/// What a layer's HelpAttentionArgs leave behind, in the host's memory. Times are the device's own clock.
+struct AttentionHelpLog {
+  std::uint64_t begin_ns = 0;  ///< q is there
+  std::uint64_t asked_ns = 0;  ///< 0 where there was no request
+  std::uint64_t own_ns = 0;    ///< the device's own part is done
+  std::uint64_t answered_ns = 0, end_ns = 0;
+};
+
+/// Attention of one row to keys and values of which the last ones lie in the host's memory, in three ops within a step that was enqueued
+/// as a whole. KernelTable::attention_ask posts q and raises a request, where the host has positions at all; attention, with the same
+/// `share`, attends to the device's, and what it stored before of the row's own keys and values is in the host's memory by the time of the
+/// request; KernelTable::attention_answer waits for the host's part and adds it as MergeAttentionArgs does: out = (out, host_part).
+/// Waiting ends as that of HelpArgs does: then `out` stays the device's own part.
+struct HelpAttentionArgs {
+  AttentionMail* mail = nullptr;        ///< in the host's memory, as the log and what is called host_*
+  std::uint64_t const* step = nullptr;  ///< on the device: a copy of AttentionMail::step
+  KvRow const* row = nullptr;           ///< [1]
+  float const* q = nullptr;             ///< [n_heads, head_dim] as AttentionArgs::q
+  float* out = nullptr;                 ///< [n_heads, head_dim]: AttentionArgs::out
+  float const* log_sum_exp = nullptr;   ///< [n_heads]: AttentionArgs::log_sum_exp
+  AttentionHelpLog* log = nullptr;
+  float* host_q = nullptr;                  ///< [n_heads, head_dim]: written before a request is posted, and only then
+  float const* host_part = nullptr;         ///< [n_heads, head_dim]; this and the next are read after AttentionMail::answered
+  float const* host_log_sum_exp = nullptr;  ///< [n_heads]
+  std::int32_t n_heads = 0, head_dim = 0, layer = 0;
+  std::int32_t window = 0;
+  PositionShare share{};
+  std::uint64_t patience_ns = 1'000'000'000;
+
+  TIERED_HD constexpr bool asks(std::int32_t position) const {
+    std::int32_t const first = window > 0 && position - window + 1 > 0 ? position - window + 1 : 0;
+    return share.host_begin(first, position) <= position;
+  }
 };
 
 /// ids[t] = the index of the largest of values[t, :]; of equal ones the least. Not-a-number is less than all numbers.

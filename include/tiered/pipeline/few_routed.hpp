@@ -62,7 +62,8 @@ struct HelpCounters {
   std::uint64_t n_steps = 0, n_requests = 0;
   std::uint64_t n_timed_out = 0;  ///< steps that were done again without help, as the host did not come by in time
   std::uint64_t n_guessed = 0, n_right = 0, n_in_time = 0;
-  std::uint64_t wasted_bytes = 0;  ///< of guessed ones that were not chosen in their step
+  std::uint64_t wasted_bytes = 0;          ///< of guessed ones that were not chosen in their step
+  std::uint64_t n_attention_requests = 0;  ///< layers where the host attended to its part of keys and values: besides n_requests
 };
 
 /// Rows are on the device, most experts are not. The device computes those that are in VRAM without waiting, writes what the host needs to
@@ -132,6 +133,8 @@ class FewRouted {
   /// After the device has ended the step: what it used counts for the cache.
   void end_step();
   HelpCounters const& help_counters() const { return help_counters_; }
+  /// By the device's clock, of a step enqueued with a trace.
+  std::uint64_t step_begin_ns() const { return log(std::int32_t(helped_.size())).begin_ns; }
   /// For the trace, of a step enqueued with one: what each layer of the step between two tickets of the device did.
   void trace_step(Ticket begin, Ticket end);
   /// The device's waiting ends, now or once it comes to it, until the next begin_step(). What it computes is of no use. Any state.

@@ -34,6 +34,7 @@ struct ExpertsEnvironment {
   TraceLog* trace = nullptr;
   bool device_maps_host = false;           ///< kernels of the device read and write host_base, by the same addresses
   bool device_reads_host_weights = false;  ///< and read table.weights' data
+  bool device_maps_kv = false;             ///< and read and write keys and values in host memory
   std::uint64_t help_patience_ns = 0;      ///< HelpArgs::patience_ns; 0: its own
   CopyLane* rows_copy = nullptr;           ///< for rows of activations, which do not stand behind weights; may be `copy`
   LookAhead look_ahead = LookAhead::planned;

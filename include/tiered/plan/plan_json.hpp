@@ -58,7 +58,9 @@ inline nlohmann::json plan_to_json(ShardPlan const& plan) {
           {"expert_tokens", plan.expert_tokens},
           {"deterministic", plan.deterministic},
           {"shared_bytes", plan.shared_bytes},
-          {"share", std::move(share)}};
+          {"share", std::move(share)},
+          {"state_read_share", plan.state_read_share},
+          {"state_read_tokens", plan.state_read_tokens}};
 }
 
 /// Errors  bad_file where a field is missing or of another type.
@@ -84,6 +86,8 @@ inline ShardPlan plan_from_json(nlohmann::json const& j) {
     j.at("expert_tokens").get_to(plan.expert_tokens);
     j.at("deterministic").get_to(plan.deterministic);
     for (detail::ExpertShareField const& f : detail::expert_share_fields) j.at("share").at(f.name).get_to(plan.share.*f.seconds);
+    j.at("state_read_share").get_to(plan.state_read_share);
+    j.at("state_read_tokens").get_to(plan.state_read_tokens);
     return plan;
   });
 }

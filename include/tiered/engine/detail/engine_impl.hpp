@@ -77,7 +77,8 @@ ExecutorParts EngineCore::executor_parts() {
                       parts_.traces ? &trace_log_ : nullptr,
                       &cancel_.flag(),
                       parts_.device_reads_host_weights,
-                      parts_.device_maps_host};
+                      parts_.device_maps_host,
+                      parts_.device_maps_kv};
   parts.look_ahead = options_.look_ahead;
   if (options_.hardware) parts.attention_cost.hardware = *options_.hardware;
   return parts;
@@ -88,7 +89,7 @@ ExecutorParts EngineCore::executor_parts() {
 void EngineCore::warm_up(PlanImage const& image, std::int32_t n_rows, std::int32_t outputs) {
   kv_.reserve(0, n_rows);
   executor_.activate(image);
-  if (executor_.is_capturable(n_rows, outputs)) --outputs;
+  if (executor_.is_capturable(n_rows, outputs) || (n_rows == 1 && executor_.helps_attention())) --outputs;
   block_.clear();
   for (std::int32_t i = 0; i < n_rows; ++i) block_.push_back({0, i, 0, i >= n_rows - outputs});
   logits_.resize(std::size_t(std::max(outputs, 1)) * std::size_t(parts_.config->vocab_size));
@@ -122,8 +123,9 @@ void EngineCore::warm_up_decode(LoadTimes* times) {
     LoadTimes::Scope const scope(times, "decode");
     kv_.reserve(0, 1);
     executor_.activate(decode);
+    logits_.resize(std::size_t(parts_.config->vocab_size));
+    if (executor_.helps_attention()) executor_.load_helped_attention(logits_.data());
     if (executor_.is_helped()) {
-      logits_.resize(std::size_t(parts_.config->vocab_size));
       executor_.load_helped(logits_.data());
       executor_.capture(1);
       return;

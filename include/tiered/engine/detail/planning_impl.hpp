@@ -152,6 +152,7 @@ EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOption
   input.state_pages = n_pages;
   input.deterministic = options.deterministic;
   input.streams_states = stream.half_pages > 0;
+  input.launches_attention = device.attention_ask != nullptr && attends(host, options.kv_type, config);
   if (device.expert_window != nullptr) input.scratch_in_windows = ScratchBytes(in_windows);
   input.shares_windows = device.expert_window != nullptr && device.transfer != nullptr && host.expert_window != nullptr;
   out.tiers = plan(table, input);

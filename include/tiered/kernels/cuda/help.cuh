@@ -46,7 +46,8 @@ __device__ __forceinline__ std::uint64_t now_ns() {
 }
 
 /// False where the host has given up, or is given up here. One thread.
-__device__ inline bool wait_for_host(HelpMail* mail, std::uint64_t const* number, std::uint64_t wanted, std::uint64_t until_ns) {
+template <class Mail>
+__device__ inline bool wait_for_host(Mail* mail, std::uint64_t const* number, std::uint64_t wanted, std::uint64_t until_ns) {
   while (load_system(number) < wanted) {
     if (load_system(&mail->given_up) != 0) return false;
     if (now_ns() < until_ns) continue;

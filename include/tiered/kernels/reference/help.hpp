@@ -16,7 +16,8 @@
 namespace tiered::reference {
 namespace detail {
 
-inline bool wait_for_host(HelpMail& mail, std::uint64_t& number, std::uint64_t wanted, std::uint64_t patience_ns) {
+template <class Mail>
+bool wait_for_host(Mail& mail, std::uint64_t& number, std::uint64_t wanted, std::uint64_t patience_ns) {
   double const until_s = steady_seconds() + 1e-9 * double(patience_ns);
   while (std::atomic_ref(number).load(std::memory_order_acquire) < wanted) {
     if (std::atomic_ref(mail.given_up).load(std::memory_order_acquire) != 0) return false;

@@ -68,6 +68,7 @@ Executor::Homes Executor::homes_of(AttendRequest const& r) const {
 }
 
 void Executor::attend(AttendRequest const& r) {
+  if (asks_attention_ && !p_.kv->in_vram(r.layer)) return attend_helped(r);
   Homes const homes = homes_of(r);
   if (!homes.host) return attend_in(r, true);
   if (streams_kv(r)) return attend_streamed(r);
@@ -205,6 +206,18 @@ void Executor::attend_split(AttendRequest const& r) {
   kv_copy().submit(results, {&done, 1});
   side_->wait_for(kv_copy().last());
   tiered::launch(kernels_->merge_attention, MergeAttentionArgs{parts, logs, r.out, nullptr, 2, n_rows_, c.n_heads, c.head_dim}, queue_);
+}
+
+/// The host attends to its part when it is asked, within the launch: see HelpedAttention.
+void Executor::attend_helped(AttendRequest const& r) {
+  prepare_input(r, true);
+  AttentionConfig const& c = *r.config;
+  AttentionArgs own = attention_args(r, r.q, true, {0, n_rows_});
+  own.max_position = attention_.last_read(r.layer);
+  own.out = r.out;
+  own.log_sum_exp = static_cast<float*>(scratch_.take(std::size_t(c.n_heads) * sizeof(float)));
+  own.workspace = static_cast<std::byte*>(scratch_.take(attention_workspace_bytes(n_rows_, c.n_heads, c.head_dim, own.max_position)));
+  attention_.enqueue(own, r.layer);
 }
 
 void Executor::load_split_attention() {

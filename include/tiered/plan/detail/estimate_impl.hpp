@@ -157,6 +157,8 @@ struct Estimator::Walk {
     auto const share = [&](double x, double of) { return of > 0 ? of * x : 0; };  // an infinite cost of nothing is none
     PassCost const there{share(all.host_s, 1 - in_vram), share(all.gpu_s, 1 - in_vram), share(all.copy_s, 1 - in_vram)};
     bool const brings = !on_host && costs.streams_states && host_attention(there, hop_s, rows_per_step).streams;
+    if (plan.state_read_share > 0 && in_vram < 1 && !on_host && rows_per_step == 1)
+      return attend_at_once(there, share(all.gpu_s, in_vram), ready_s);
     double end_s = ready_s;
     auto const on_host_now = [&] { end_s = (std::max)(end_s, core(true, there.host_s, on_host ? 0 : hop_s, ready_s)); };
     if (in_vram < 1 && on_host) on_host_now();  // the step's own part first: that of the other device comes back to it
@@ -169,6 +171,15 @@ struct Estimator::Walk {
       end_s = (std::max)(end_s, gpu.free_s);
     }
     return end_s;
+  }
+  /// Within the step's one launch: see read_attention().
+  double attend_at_once(PassCost const& there, double own_s, double ready_s) {
+    double const read = read_attention(there, hop_s, owner.hardware_->mutual).read;
+    std::size_t const copy = shared.copy(ready_s, read * there.copy_s);
+    double end_s = read < 1 ? shared.run(ready_s + hop_s, (1 - read) * there.host_s).end_s + hop_s : ready_s;
+    end_s = (std::max)({end_s, shared.copied(copy).end_s, gpu.take(ready_s, own_s).end_s});
+    out.copied_bytes += read * there.copy_s * owner.hardware_->h2d.peak_per_s();
+    return gpu.free_s = end_s;
   }
   double core(bool on_host, double seconds, double hop, double ready_s) {
     double const end_s = take(on_host, ready_s + hop, seconds).end_s;

@@ -180,6 +180,7 @@ std::string to_text(ShardPlan const& plan) {
   detail::RunLengths states{out};
   for (float const share : plan.state_in_vram) states.add(detail::exact(share));
   states.end();
+  if (plan.state_read_share > 0) out += concat("\nreads ", detail::exact(plan.state_read_share), " ahead ", plan.state_read_tokens);
   return out + '\n';
 }
 
@@ -212,7 +213,13 @@ ShardPlan parse_plan(std::string_view text) {
   reader.runs([&](std::string_view word) { plan.shards.push_back(detail::parse_placement(word, reader)); });
   reader.expect("states");
   reader.runs([&](std::string_view word) { plan.state_in_vram.push_back(reader.number<float>(word)); });
-  if (!reader.word().empty()) reader.fail("the end");
+  std::string_view last = reader.word();
+  if (last == "reads") {
+    plan.state_read_share = reader.number<float>(reader.word());
+    plan.state_read_tokens = reader.named<std::int32_t>("ahead");
+    last = reader.word();
+  }
+  if (!last.empty()) reader.fail("the end");
   return plan;
 }
 

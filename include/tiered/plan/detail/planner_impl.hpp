@@ -129,6 +129,7 @@ class TierPlanner {
                 input_.state_pages,
                 costs_.states_used,
                 costs_.streams_states,
+                input_.launches_attention,
                 input_.deterministic,
                 mutual_,
                 &experts_,

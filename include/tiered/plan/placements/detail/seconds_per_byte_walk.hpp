@@ -44,7 +44,8 @@ struct DenseShard {
   std::size_t bytes = 0, layer = 0;
   PassCost cost;
   double attention_s[2][2] = {};  ///< of its state: [moved to VRAM][rows on the device]
-  std::size_t n_experts = 0;      ///< of a router's layer
+  double launched_attention_s[2] = {};
+  std::size_t n_experts = 0;  ///< of a router's layer
   std::size_t expert_bytes = 0;
   double n_used = 0, n_used_by_all = 0;  ///< of these, by a row and by all rows
   PassCost experts;                      ///< all together
@@ -69,6 +70,7 @@ class SecondsPerByteWalk {
   /// Seconds of a pass, or any that are not below `enough`, if there it ends.
   double walk(Draft const& d, double enough = HUGE_VAL) const {
     Clocks clocks;
+    clocks.launches = is_one_launch(d);
     double const in_cache = found_in_cache(d.experts);
     for (std::size_t i = 0; i < dense_.size() && clocks.rows_s < enough; ++i) {
       pass(d, dense_[i], d.dense[i], {}, clocks);
@@ -96,7 +98,16 @@ class SecondsPerByteWalk {
     double host_busy_s = 0, link_busy_s = 0;                  ///< with dense shards, alone
     std::size_t ring_begin = 0, ring_end = 0, ring_used = 0;  ///< a range of in_ring_
     bool on_device = false, all_resident = true;              ///< dense shards so far
+    bool launches = false;                                    ///< one launch is all of the pass
   };
+
+  bool is_one_launch(Draft const& d) const {
+    if (!r_.launches_attention || r_.deterministic || r_.rows.n != 1 || (!experts_.ids.empty() && d.experts.device_share < 1)) return false;
+    for (std::size_t i = 0; i < dense_.size(); ++i) {
+      if (d.dense[i] != Where::resident && dense_[i].kind != ShardKind::embedding) return false;
+    }
+    return true;
+  }
 
   DenseShard dense_shard(std::uint32_t id) const {
     Shard const& shard = r_.shards[id];
@@ -114,6 +125,7 @@ class SecondsPerByteWalk {
         for (int on_device = 0; on_device < 2; ++on_device)
           s.attention_s[moved][on_device] =
               attention_s(r_.state_costs[s.layer], in_vram, on_device != 0, r_.hop_s, r_.rows.n, r_.streams_states);
+        s.launched_attention_s[moved] = launched_attention_s(r_.state_costs[s.layer], in_vram, r_.hop_s, r_.mutual);
       }
     }
     if (s.kind != ShardKind::router) return s;
@@ -164,7 +176,10 @@ class SecondsPerByteWalk {
       c.rows_s += on_device ? s.cost.gpu_s : s.cost.host_s / beside.host_share;
       c.host_busy_s += on_device ? 0 : s.cost.host_s;
     }
-    if (s.with_state) c.rows_s += s.attention_s[d.state_in_vram[s.layer] > 0][on_device];
+    if (s.with_state) {
+      bool const moved = d.state_in_vram[s.layer] > 0;
+      c.rows_s += c.launches ? s.launched_attention_s[moved] : s.attention_s[moved][on_device];
+    }
   }
 
   /// The copy begins when the link is free and what the ring held before is used; a shard larger than half the ring goes by rows.
