@@ -69,12 +69,12 @@ LayerShare share_experts(ExpertShare const& share, std::span<std::int32_t const>
 /// (cache_hits() in plan/expert_decode.hpp); prompts have more than one: the middle between that and all alike. Assumed, not measured.
 std::vector<std::int32_t> expected_rows(std::int32_t n_rows, std::int32_t n_used, std::int32_t n_experts);
 
-/// What a share must save of the time that a layer takes without: estimates are no better, and windows wait for the router then.
+/// What a share must save of the time that a layer takes without: estimates are no better.
 inline constexpr double least_share_gain = 0.1;
 
-/// How a layer is expected to go where `n_missing` of its experts, the least used, are not in VRAM; n_host is 0 where a share does not pay.
-LayerShare expected_share(ExpertShare const& share, std::int32_t n_rows, std::int32_t n_used, std::int32_t n_experts,
-                          std::int32_t n_missing);
+/// How a layer is expected to go where `n_missing` of its experts, the least used, are not in VRAM; `rows`: what expected_rows() says.
+/// While nobody knows who takes what, the link brings what is used most. n_host is 0 where a share does not pay.
+LayerShare expected_share(ExpertShare const& share, std::span<std::int32_t const> rows, std::int32_t n_rows, std::int32_t n_missing);
 
 /// Seconds of parts of a layer, on average over the layers, each device alone.
 struct ExpertShareCosts {

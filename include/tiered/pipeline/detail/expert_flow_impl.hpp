@@ -139,7 +139,7 @@ bool ExpertFlow::has_expert(std::int32_t of_layer, std::int32_t e) const {
 }
 
 /// Whether that pays, and both sides can. What the device has of the layer by chance is taken to be what is used most.
-bool ExpertFlow::shares(std::int32_t number) const {
+bool ExpertFlow::shares(std::int32_t number) {
   ShardPlan const& plan = *env_->plan;
   LayerConfig const& config = env_->config->layers[std::size_t(number)];
   if (!plan.share || plan.deterministic || !env_->device_maps_host || env_->device.kernels().transfer == nullptr ||
@@ -148,7 +148,9 @@ bool ExpertFlow::shares(std::int32_t number) const {
   std::int32_t const n = layer(number).n_experts;
   std::int32_t n_missing = 0;
   for (std::int32_t e = 0; e < n; ++e) n_missing += !has_expert(number, e);
-  return expected_share(plan.share, n_rows_, config.experts.n_experts_used, n, n_missing).n_host > 0;
+  if (std::exchange(expected_n_rows_, n_rows_) != n_rows_ || expected_.size() != std::size_t(n))
+    expected_ = expected_rows(n_rows_, config.experts.n_experts_used, n);
+  return expected_share(plan.share, expected_, n_rows_, n_missing).n_host > 0;
 }
 
 /// The layer is the next one whose windows are made.
@@ -224,7 +226,7 @@ void ExpertFlow::copy_ahead() {
   }
   if (next_layer_ >= std::int32_t(layers_.size())) return;
   // Of a shared layer, what crosses until it is known who takes the rest, and a little more: the link must not wait.
-  constexpr double spare = 1.25;
+  constexpr double spare = 1.5;
   ExpertShare const& share = env_->plan->share;
   std::size_t most = shared_ ? std::size_t(std::ceil(spare * share.lead(n_rows_) / share.copy_s)) * largest_ : ~std::size_t{0};
   std::size_t const longest = std::max(window_bytes(), largest_);

@@ -128,7 +128,8 @@ class TierPlanner {
                 costs_.streams_states,
                 input_.deterministic,
                 mutual_,
-                &experts_};
+                &experts_,
+                share_};
   }
 
   /// Where it pays for some number of rows that a plan of this shape is used for.
@@ -161,7 +162,7 @@ class TierPlanner {
     Shard const& expert = table_.shards[experts_.ids[first.begin]];
     std::int32_t const n_experts = std::int32_t(first.size()), n_used = std::int32_t(std::lround(expert.use_probability * n_experts));
     for (std::int32_t n = n_rows; n > 0 && uses_whole_layer(expert, n); n /= 2) {
-      if (expected_share(share, n, n_used, n_experts, n_experts).n_host > 0) return share;
+      if (expected_share(share, expected_rows(n, n_used, n_experts), n, n_experts).n_host > 0) return share;
     }
     return {};
   }

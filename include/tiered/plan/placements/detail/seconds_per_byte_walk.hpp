@@ -47,6 +47,8 @@ class SecondsPerByteWalk {
     if (!experts_.ids.empty()) {
       used_by_all_ = use_probability(r.shards[experts_.ids.front()], r.rows.n);
       whole_layers_ = uses_whole_layer(r.shards[experts_.ids.front()], r.rows.n);
+      if (r.expert_share && whole_layers_)
+        expected_rows_ = expected_rows(r.rows.n, std::int32_t(std::lround(n_used(0))), std::int32_t(experts_.layers.front().size()));
     }
     for (std::size_t l = 0; l < experts_.layers.size(); ++l) {
       ExpertLayer const& layer = experts_.layers[l];
@@ -193,11 +195,18 @@ class SecondsPerByteWalk {
     std::size_t const largest = VramAccount::round_up(r_.shards[experts_.ids[l.begin]].bytes);
     double const flow = double(flow_bytes(split.cache_bytes, largest, experts_.bytes));
     double const missing = 1 - (double(split.cache_bytes) - flow) / double(experts_.bytes);
-    double const copy_s = missing * sum.copy_s, ahead_s = copy_s * flow / (missing * double(l.size() * largest));
+    double const n_missing = missing * double(l.size());
+    LayerShare const share = expected_share(r_.expert_share, expected_rows_, r_.rows.n, std::int32_t(std::lround(n_missing)));
+    bool const shares = share.n_host > 0 && n_missing > 0;
+    double copy_s = missing * sum.copy_s;
+    double const ahead_s = copy_s * flow / (missing * double(l.size() * largest));
+    if (shares) copy_s *= (1 - double(share.n_host) / n_missing) / r_.mutual.h2d_share;
+    if (shares) copy_s += double(r_.rows.n) * r_.expert_share.back_row_s;
     c.link_s = (std::max)(c.link_s, c.experts_s - ahead_s) + copy_s;
+    double const host_end_s = shares ? c.rows_s + 2 * r_.hop_s + share.host_s : 0;
     double const window = (std::max)(double(flow_window_bytes(std::size_t(flow))), double(largest));
     double const n_windows = std::ceil(missing * double(l.size() * largest) / window);
-    c.rows_s = c.experts_s = (std::max)(c.rows_s + sum.gpu_s + windows_s(n_windows), c.link_s);
+    c.rows_s = c.experts_s = (std::max)({c.rows_s + sum.gpu_s + windows_s(n_windows), c.link_s, host_end_s});
   }
 
  protected:
@@ -209,6 +218,7 @@ class SecondsPerByteWalk {
  private:
   double used_by_all_ = 0;                                       ///< an expert, by any row
   bool whole_layers_ = false;                                    ///< see uses_whole_layer()
+  std::vector<std::int32_t> expected_rows_;                      ///< with a share
   std::vector<PassCost> layer_sums_;                             ///< by ExpertLayers::layers
   std::vector<int> first_expert_layer_;                          ///< layer -> index there, -1: none
   mutable std::vector<std::pair<std::size_t, double>> in_ring_;  ///< bytes and end of use of what was streamed, in order
