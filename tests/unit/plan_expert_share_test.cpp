@@ -19,7 +19,7 @@ using namespace tiered;
 namespace {
 
 /// About what an H200 on PCIe 5 and 16 cores take for an expert of 2.65 MB.
-ExpertShare server() { return {54e-6, 30e-6, 1.45e-6, 0.15e-6, 0.16e-6, 50e-6, 0.3e-6, 1.2e-6}; }
+ExpertShare server() { return {54e-6, 30e-6, 0, 1.45e-6, 0.15e-6, 0.16e-6, 50e-6, 0.3e-6, 1.2e-6}; }
 
 double end_s(LayerShare const& s) { return std::max(s.link_s, s.host_s); }
 
@@ -51,6 +51,7 @@ TEST_CASE("the host takes as many experts of few rows as make both ends meet", "
     ExpertShare share = server();
     share.device_row_s = 0;
     share.product_row_s *= double(random.below(8));
+    share.product_s = double(random.below(3)) * 8e-6;
     std::int32_t const n_rows = 1 + std::int32_t(random.below(4000));
     std::vector<std::int32_t> rows(random.below(130));
     for (std::int32_t& n : rows) n = std::int32_t(random.below(random.below(2) == 0 ? 8 : std::uint64_t(n_rows)));
@@ -128,12 +129,17 @@ TEST_CASE("a share pays for prompts whose experts have few rows each, and not fo
 
 TEST_CASE("rates of a share are those of a machine where host and link are busy at once", "[plan][expert_share]") {
   HardwareProfile const h = fake::h200();
-  ExpertShareCosts const costs{25e-6, 100e-6, 0.3e-6, 1e-6, 2654208, 8192};
+  ExpertShareCosts const costs{25e-6, 40e-6, 100e-6, 0.3e-6, 1e-6, 2654208, 8192};
   ExpertShare const s = make_expert_share(h, costs);
   CHECK(s.copy_s == Approx(2654208 / 55e9 / 0.9).epsilon(0.02));
   CHECK(s.read_s == Approx(25e-6 / 0.78));
-  CHECK(s.product_row_s == Approx(100e-6 / 64 + 3 * 8192 / (118e9 * 0.78)));
-  CHECK(s.there_row_s == Approx(8192 / 55e9 + 8192 / (118e9 * 0.78)));
+  double const memory_row_s = 8192 / (118e9 * 0.78);  // an output is written, read and added to
+  CHECK(s.product_row_s == Approx(60e-6 / 48 + 3 * memory_row_s));
+  CHECK(s.products(16) == Approx(40e-6 + 48 * memory_row_s));
+  CHECK(s.products(64) == Approx(100e-6 + 192 * memory_row_s));
+  CHECK(s.products(1) == s.read_s);
+  CHECK(s.products(0) == 0);
+  CHECK(s.there_row_s == Approx(8192 / 55e9 + memory_row_s));
   CHECK(s.lead_s >= 2 * h.hop_latency_s);
   CHECK(s.lead_row_s > 0.3e-6);
   ExpertShareCosts none = costs;

@@ -79,6 +79,7 @@ class ExpertFlow {
   bool takes(std::int32_t layer, std::int32_t n_rows) const;
   bool shares(std::int32_t layer);
   void start(std::int32_t layer);
+  void fill_ahead();
   Layer const& layer(std::int32_t number) const { return layers_[std::size_t(number)]; }
   ShardId expert(std::int32_t of_layer, std::int32_t e) const { return ShardId(std::uint32_t(layer(of_layer).first) + std::uint32_t(e)); }
   std::int32_t rank(ShardId id) const { return ranks_[std::size_t(id) - std::size_t(layer(next_layer_).first)]; }

@@ -73,13 +73,17 @@ ExpertShare make_expert_share(HardwareProfile const& hardware, ExpertShareCosts 
   s.read_s = costs.few_s / hardware.mutual.host_share;
   // Arithmetic, which the link does not slow down; and the output is written, read and added to.
   double const memory_row_s = costs.row_bytes / (hardware.dram_bytes_per_s * hardware.mutual.host_share);
-  s.product_row_s = costs.many_s / ExpertShareCosts::many_rows + 3 * memory_row_s;
+  using C = ExpertShareCosts;
+  double const row_s = (std::min)((costs.many_s - costs.some_s) / (C::many_rows - C::some_rows), costs.many_s / C::many_rows);
+  s.product_s = costs.many_s - row_s * C::many_rows;
+  s.product_row_s = row_s + 3 * memory_row_s;
   s.there_row_s = costs.row_bytes / hardware.d2h.peak_per_s() + memory_row_s;  // the sum is set to 0
   s.back_row_s = costs.row_bytes / (hardware.h2d.peak_per_s() * hardware.mutual.h2d_share);
   s.lead_s = 2 * hardware.hop_latency_s + decision_s;
   s.lead_row_s = costs.attention_row_s + 2 * s.back_row_s;  // sums come while experts do
   s.device_row_s = costs.experts_row_s;
-  for (double const seconds : {s.copy_s, s.read_s, s.product_row_s, s.there_row_s, s.back_row_s, s.lead_s, s.lead_row_s, s.device_row_s}) {
+  for (double const seconds :
+       {s.copy_s, s.read_s, s.product_s, s.product_row_s, s.there_row_s, s.back_row_s, s.lead_s, s.lead_row_s, s.device_row_s}) {
     if (!std::isfinite(seconds)) return {};
   }
   return s;

@@ -145,6 +145,7 @@ class TierPlanner {
         return shard_cost(expert, rows).host_s / use_probability(expert, rows.n) / n_layers;
       };
       c.few_s += on_host(ExpertShareCosts::few_rows);
+      c.some_s += on_host(ExpertShareCosts::some_rows);
       c.many_s += on_host(ExpertShareCosts::many_rows);
       c.bytes += double(VramAccount::round_up(expert.bytes)) / n_layers;
     }
