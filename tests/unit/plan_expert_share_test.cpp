@@ -19,9 +19,14 @@ using namespace tiered;
 namespace {
 
 /// About what an H200 on PCIe 5 and 16 cores take for an expert of 2.65 MB.
-ExpertShare server() { return {54e-6, 30e-6, 1.45e-6, 0.15e-6, 0.16e-6, 50e-6, 0.3e-6, 1.2e-6}; }
+ExpertShare server() { return {54e-6, 30e-6, 0, 1.45e-6, 0.15e-6, 0.16e-6, 50e-6, 0.3e-6, 1.2e-6}; }
 
 double end_s(LayerShare const& s) { return std::max(s.link_s, s.host_s); }
+
+/// Of 128 experts, 8 for each row.
+LayerShare expected(ExpertShare const& share, std::int32_t n_rows, std::int32_t n_missing) {
+  return expected_share(share, expected_rows(n_rows, 8, 128), n_rows, n_missing);
+}
 
 /// Where the first n_host are the host's.
 LayerShare with(ExpertShare const& share, std::vector<std::int32_t> const& rows, std::size_t n_host, std::int32_t n_rows,
@@ -46,6 +51,7 @@ TEST_CASE("the host takes as many experts of few rows as make both ends meet", "
     ExpertShare share = server();
     share.device_row_s = 0;
     share.product_row_s *= double(random.below(8));
+    share.product_s = double(random.below(3)) * 8e-6;
     std::int32_t const n_rows = 1 + std::int32_t(random.below(4000));
     std::vector<std::int32_t> rows(random.below(130));
     for (std::int32_t& n : rows) n = std::int32_t(random.below(random.below(2) == 0 ? 8 : std::uint64_t(n_rows)));
@@ -85,8 +91,9 @@ TEST_CASE("nothing to share is shared as nothing; experts that nobody uses neith
   CHECK(one.host_rows == 0);
   CHECK(one.host_s == 0);
   CHECK(one.link_s == Approx(share.copy_s));
-  CHECK(expected_share({}, 1000, 8, 128, 128).n_host == 0);
-  CHECK(expected_share(share, 1000, 8, 128, 0).n_host == 0);
+  CHECK(expected({}, 1000, 128).n_host == 0);
+  CHECK(expected(share, 1000, 0).n_host == 0);
+  CHECK(expected_share(share, {}, 1000, 5).n_host == 0);
 }
 
 TEST_CASE("what the link still brings goes to the host's account", "[plan][expert_share]") {
@@ -111,23 +118,28 @@ TEST_CASE("expected rows are those of a skewed choice, all of them", "[plan][exp
 
 TEST_CASE("a share pays for prompts whose experts have few rows each, and not for long ones", "[plan][expert_share]") {
   ExpertShare const share = server();
-  LayerShare const s = expected_share(share, 1024, 8, 128, 128);
+  LayerShare const s = expected(share, 1024, 128);
   CHECK(s.n_host > 30);
   CHECK(s.n_host < 90);
   CHECK(end_s(s) < 0.75 * 128 * share.copy_s);
-  CHECK(expected_share(share, 2048, 8, 128, 128).n_host < s.n_host);
-  CHECK(expected_share(share, 8192, 8, 128, 128).n_host == 0);
-  CHECK(expected_share(share, 1024, 8, 128, 10).n_host <= 10);
+  CHECK(expected(share, 2048, 128).n_host < s.n_host);
+  CHECK(expected(share, 8192, 128).n_host == 0);
+  CHECK(expected(share, 1024, 10).n_host <= 10);
 }
 
 TEST_CASE("rates of a share are those of a machine where host and link are busy at once", "[plan][expert_share]") {
   HardwareProfile const h = fake::h200();
-  ExpertShareCosts const costs{25e-6, 100e-6, 0.3e-6, 1e-6, 2654208, 8192};
+  ExpertShareCosts const costs{25e-6, 40e-6, 100e-6, 0.3e-6, 1e-6, 2654208, 8192};
   ExpertShare const s = make_expert_share(h, costs);
   CHECK(s.copy_s == Approx(2654208 / 55e9 / 0.9).epsilon(0.02));
   CHECK(s.read_s == Approx(25e-6 / 0.78));
-  CHECK(s.product_row_s == Approx(100e-6 / 64));
-  CHECK(s.there_row_s == Approx(8192 / 55e9));
+  double const memory_row_s = 8192 / (118e9 * 0.78);  // an output is written, read and added to
+  CHECK(s.product_row_s == Approx(60e-6 / 48 + 3 * memory_row_s));
+  CHECK(s.products(16) == Approx(40e-6 + 48 * memory_row_s));
+  CHECK(s.products(64) == Approx(100e-6 + 192 * memory_row_s));
+  CHECK(s.products(1) == s.read_s);
+  CHECK(s.products(0) == 0);
+  CHECK(s.there_row_s == Approx(8192 / 55e9 + memory_row_s));
   CHECK(s.lead_s >= 2 * h.hop_latency_s);
   CHECK(s.lead_row_s > 0.3e-6);
   ExpertShareCosts none = costs;

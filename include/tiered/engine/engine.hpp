@@ -61,7 +61,7 @@ struct EngineStats {
   std::size_t host_kv_bytes = 0;
   ExpertCache::Counters experts;
   HelpCounters help;
-  SharedFlowCounters shared;
+  SharedFlowCounters shared;  ///< since loading
   LoadTimes load;
 };
 

@@ -77,8 +77,9 @@ class ExpertFlow {
   };
 
   bool takes(std::int32_t layer, std::int32_t n_rows) const;
-  bool shares(std::int32_t layer) const;
+  bool shares(std::int32_t layer);
   void start(std::int32_t layer);
+  void fill_ahead();
   Layer const& layer(std::int32_t number) const { return layers_[std::size_t(number)]; }
   ShardId expert(std::int32_t of_layer, std::int32_t e) const { return ShardId(std::uint32_t(layer(of_layer).first) + std::uint32_t(e)); }
   std::int32_t rank(ShardId id) const { return ranks_[std::size_t(id) - std::size_t(layer(next_layer_).first)]; }
@@ -110,6 +111,8 @@ class ExpertFlow {
   bool shared_ = false;
   std::int32_t n_device_ = 0;  // ranks behind are the host's
   std::vector<std::int32_t> order_, ranks_;
+  std::vector<std::int32_t> expected_;  // rows, of a layer of so many experts
+  std::int32_t expected_n_rows_ = 0;
   std::vector<std::vector<float>> seen_;  // per layer: rows of each expert, those of a prompt half as much as of the next
   std::uint64_t step_ = 0;
   Ticket last_used_;

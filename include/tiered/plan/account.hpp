@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "tiered/plan/expert_share.hpp"
 #include "tiered/plan/placement.hpp"
 
 namespace tiered {

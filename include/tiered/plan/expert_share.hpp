@@ -16,7 +16,8 @@ namespace tiered {
 struct ExpertShare {
   double copy_s = 0;         ///< an expert to the device
   double read_s = 0;         ///< an expert on the host at least: its weights come from memory
-  double product_row_s = 0;  ///< a row through an expert on the host
+  double product_s = 0;      ///< or else this, and for each row more:
+  double product_row_s = 0;  ///< the arithmetic of many rows
   double there_row_s = 0;    ///< a row to the host
   double back_row_s = 0;     ///< its sum back, by the link that experts come by
   double lead_s = 0;         ///< from the end of a layer's experts until the host has decided on the next one's
@@ -27,7 +28,7 @@ struct ExpertShare {
   double lead(std::int32_t n_rows) const { return lead_s + double(n_rows) * lead_row_s; }
   /// An expert on the host that so many rows are routed to.
   double products(std::int32_t n_rows) const {
-    double const arithmetic_s = double(n_rows) * product_row_s;
+    double const arithmetic_s = product_s + double(n_rows) * product_row_s;
     return n_rows == 0 ? 0 : arithmetic_s > read_s ? arithmetic_s : read_s;
   }
   bool operator==(ExpertShare const&) const = default;
@@ -42,6 +43,7 @@ struct ExpertShareField {
 /// As text and JSON of plans have them.
 inline constexpr ExpertShareField expert_share_fields[] = {{"copy", &ExpertShare::copy_s},
                                                            {"read", &ExpertShare::read_s},
+                                                           {"product", &ExpertShare::product_s},
                                                            {"product_row", &ExpertShare::product_row_s},
                                                            {"there_row", &ExpertShare::there_row_s},
                                                            {"back_row", &ExpertShare::back_row_s},
@@ -69,19 +71,19 @@ LayerShare share_experts(ExpertShare const& share, std::span<std::int32_t const>
 /// (cache_hits() in plan/expert_decode.hpp); prompts have more than one: the middle between that and all alike. Assumed, not measured.
 std::vector<std::int32_t> expected_rows(std::int32_t n_rows, std::int32_t n_used, std::int32_t n_experts);
 
-/// What a share must save of the time that a layer takes without: estimates are no better, and windows wait for the router then.
+/// What a share must save of the time that a layer takes without: estimates are no better.
 inline constexpr double least_share_gain = 0.1;
 
-/// How a layer is expected to go where `n_missing` of its experts, the least used, are not in VRAM; n_host is 0 where a share does not pay.
-LayerShare expected_share(ExpertShare const& share, std::int32_t n_rows, std::int32_t n_used, std::int32_t n_experts,
-                          std::int32_t n_missing);
+/// How a layer is expected to go where `n_missing` of its experts, the least used, are not in VRAM; `rows`: what expected_rows() says.
+/// While nobody knows who takes what, the link brings what is used most. n_host is 0 where a share does not pay.
+LayerShare expected_share(ExpertShare const& share, std::span<std::int32_t const> rows, std::int32_t n_rows, std::int32_t n_missing);
 
 /// Seconds of parts of a layer, on average over the layers, each device alone.
 struct ExpertShareCosts {
-  static constexpr std::int32_t few_rows = 4, many_rows = 64;  ///< most of what the host takes has no more
-  double few_s = 0, many_s = 0;                                ///< an expert of so many rows on the host
-  double attention_row_s = 0, experts_row_s = 0;               ///< a row through attention and router, through all experts, on the device
-  double bytes = 0, row_bytes = 0;                             ///< of an expert, of a row
+  static constexpr std::int32_t few_rows = 4, some_rows = 16, many_rows = 64;  ///< most of what the host takes has no more
+  double few_s = 0, some_s = 0, many_s = 0;                                    ///< an expert of so many rows on the host
+  double attention_row_s = 0, experts_row_s = 0;  ///< a row through attention and router, through all experts, on the device
+  double bytes = 0, row_bytes = 0;                ///< of an expert, of a row
 };
 
 /// Rates of memory are those where host and link share it. No share where a device cannot do its part.

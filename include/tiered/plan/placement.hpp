@@ -10,6 +10,7 @@
 #include "tiered/core/ids.hpp"
 #include "tiered/model/shard.hpp"
 #include "tiered/plan/cost.hpp"
+#include "tiered/plan/expert_share.hpp"
 #include "tiered/plan/experts.hpp"
 
 namespace tiered {
@@ -41,6 +42,7 @@ struct PlanRequest {
   MutualRates mutual = {};                    ///< of host and link where both are busy
   ExpertLayers const* experts = nullptr;      ///< of these shards, where somebody has them already
   ExpertCosts const* expert_costs = nullptr;  ///< of these costs; likewise
+  ExpertShare expert_share = {};              ///< of those that come in windows
 
   std::size_t state_bytes(std::size_t layer) const {
     return states[layer].bytes_per_token * std::size_t(rows.context) + states[layer].bytes_per_sequence * std::size_t(rows.n_sequences);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -20,6 +19,8 @@
 namespace tiered {
 
 namespace detail {
+
+inline constexpr auto more = [](auto const& a, auto const& b) { return a > b; };
 
 /// Joins pieces that follow each other in both memories.
 inline void add_piece(std::vector<CopyPiece>& pieces, CopyPiece piece) {
@@ -130,7 +131,9 @@ void ExpertFlow::begin(std::int32_t number, std::int32_t n_rows, std::uint64_t s
     borrow();
   }
   if (!windows_.empty() && windows_.front().layer != number) drop_windows();
-  if (next_layer_ != number) start(number);
+  if (next_layer_ == number) return;
+  start(number);
+  if (shared_) fill_ahead();
 }
 
 bool ExpertFlow::has_expert(std::int32_t of_layer, std::int32_t e) const {
@@ -139,7 +142,7 @@ bool ExpertFlow::has_expert(std::int32_t of_layer, std::int32_t e) const {
 }
 
 /// Whether that pays, and both sides can. What the device has of the layer by chance is taken to be what is used most.
-bool ExpertFlow::shares(std::int32_t number) const {
+bool ExpertFlow::shares(std::int32_t number) {
   ShardPlan const& plan = *env_->plan;
   LayerConfig const& config = env_->config->layers[std::size_t(number)];
   if (!plan.share || plan.deterministic || !env_->device_maps_host || env_->device.kernels().transfer == nullptr ||
@@ -148,7 +151,9 @@ bool ExpertFlow::shares(std::int32_t number) const {
   std::int32_t const n = layer(number).n_experts;
   std::int32_t n_missing = 0;
   for (std::int32_t e = 0; e < n; ++e) n_missing += !has_expert(number, e);
-  return expected_share(plan.share, n_rows_, config.experts.n_experts_used, n, n_missing).n_host > 0;
+  if (std::exchange(expected_n_rows_, n_rows_) != n_rows_ || expected_.size() != std::size_t(n))
+    expected_ = expected_rows(n_rows_, config.experts.n_experts_used, n);
+  return expected_share(plan.share, expected_, n_rows_, n_missing).n_host > 0;
 }
 
 /// The layer is the next one whose windows are made.
@@ -162,8 +167,8 @@ void ExpertFlow::start(std::int32_t number) {
   if (shared_) {
     std::vector<float>& seen = seen_[std::size_t(number)];
     seen.resize(order_.size(), 0.0f);
-    std::ranges::stable_sort(order_, std::greater<>{},
-                             [&](std::int32_t e) { return std::pair(has_expert(number, e), seen[std::size_t(e)]); });
+    auto const key = [&](std::int32_t e) { return std::pair(has_expert(number, e), seen[std::size_t(e)]); };
+    std::ranges::stable_sort(order_, detail::more, key);
   }
   ranks_.resize(order_.size());
   for (std::size_t r = 0; r < order_.size(); ++r) ranks_[std::size_t(order_[r])] = std::int32_t(r);
@@ -176,7 +181,7 @@ Range ExpertFlow::arrange(std::span<std::int32_t const> rows) {
   auto const rest = std::span(order_).subspan(std::size_t(next_rank_));
   auto const key = [&](std::int32_t e) { return std::pair(has_expert(layer_, e), rows[std::size_t(e)]); };
   std::ranges::sort(rest);
-  std::ranges::stable_sort(rest, std::greater<>{}, key);
+  std::ranges::stable_sort(rest, detail::more, key);
   std::vector<std::int32_t> missing;
   for (auto e = rest.rbegin(); e != rest.rend() && !has_expert(layer_, *e); ++e) missing.push_back(rows[std::size_t(*e)]);
   ExpertShare const& share = env_->plan->share;
@@ -211,24 +216,27 @@ void ExpertFlow::release(Ticket used) {
 }
 
 void ExpertFlow::copy_ahead() {
-  if (ring_.bytes() == 0) return;
   if (next_layer_ == layer_) {
     std::int32_t next = layer_;
     while (++next < std::int32_t(layers_.size()) && !takes(next, n_rows_)) {
     }
-    if (next < std::int32_t(layers_.size())) {
-      start(next);
-    } else {
-      next_layer_ = next;
-    }
+    next_layer_ = next;
+    if (next < std::int32_t(layers_.size())) start(next);
   }
-  if (next_layer_ >= std::int32_t(layers_.size())) return;
-  // Of a shared layer, what crosses until it is known who takes the rest, and a little more: the link must not wait.
-  constexpr double spare = 1.25;
+  if (next_layer_ < std::int32_t(layers_.size())) fill_ahead();
+}
+
+/// Windows of next_layer_ as far as there is room; of a shared layer, what crosses until it is known who takes the rest, and a little
+/// more: the link must not wait.
+void ExpertFlow::fill_ahead() {
+  constexpr double spare = 1.5;
   ExpertShare const& share = env_->plan->share;
   std::size_t most = shared_ ? std::size_t(std::ceil(spare * share.lead(n_rows_) / share.copy_s)) * largest_ : ~std::size_t{0};
   std::size_t const longest = std::max(window_bytes(), largest_);
-  while (most > 0 && windows_.size() < most_ahead && next_rank_ < n_device_ && ring_place(longest) < ring_.bytes()) {
+  auto const has_room = [&] {
+    return ring_.bytes() > 0 ? ring_place(longest) < ring_.bytes() : shared_ && std::min(longest, most) <= env_->cache->free_bytes();
+  };
+  while (most > 0 && windows_.size() < most_ahead && next_rank_ < n_device_ && has_room()) {
     add_window(std::min(longest, most));
     most -= std::min(most, std::size_t(std::max(windows_.back().n_copied, 1)) * largest_);
   }

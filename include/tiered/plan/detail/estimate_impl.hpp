@@ -339,10 +339,12 @@ struct Estimator::Walk {
     double end_s = 0;                   ///< of the host's part, counted from the router's end
   };
   HostPart host_part(ExpertLayer const& layer, double missing) {
+    if (!plan.share) return {};
     double const n = double(layer.size()), n_missing = std::round(missing * n);
     double const used = n * owner.table_.shards[owner.experts_.ids[layer.begin]].use_probability;
-    LayerShare const share =
-        expected_share(plan.share, rows_per_block, std::int32_t(std::lround(used)), std::int32_t(n), std::int32_t(n_missing));
+    if (expected_.size() != layer.size())
+      expected_ = expected_rows(rows_per_block, std::int32_t(std::lround(used)), std::int32_t(layer.size()));
+    LayerShare const share = expected_share(plan.share, expected_, rows_per_block, std::int32_t(n_missing));
     if (share.n_host == 0) return {};
     HardwareProfile const& hardware = *owner.hardware_;
     double const read_s = double(share.n_host) * plan.share.read_s * hardware.mutual.host_share;
@@ -352,6 +354,8 @@ struct Estimator::Walk {
     return {double(share.n_host) / n_missing, double(share.host_rows) / (double(rows_per_block) * used), 1 / hardware.mutual.h2d_share,
             double(rows_per_block) * plan.share.back_row_s, 2 * hardware.hop_latency_s + share.host_s};
   }
+
+  std::vector<std::int32_t> expected_;  // rows, of layers of so many experts
 
   double cached_bytes() const {
     double sum = 0;

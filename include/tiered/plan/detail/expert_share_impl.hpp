@@ -55,14 +55,15 @@ std::vector<std::int32_t> expected_rows(std::int32_t n_rows, std::int32_t n_used
   return rows;
 }
 
-LayerShare expected_share(ExpertShare const& share, std::int32_t n_rows, std::int32_t n_used, std::int32_t n_experts,
-                          std::int32_t n_missing) {
+LayerShare expected_share(ExpertShare const& share, std::span<std::int32_t const> rows, std::int32_t n_rows, std::int32_t n_missing) {
+  n_missing = (std::min)(n_missing, std::int32_t(rows.size()));
   if (!share || n_missing <= 0) return {};
-  std::vector<std::int32_t> const rows = expected_rows(n_rows, n_used, n_experts);
-  LayerShare const expected = share_experts(share, std::span(rows).first(std::size_t((std::min)(n_missing, n_experts))), n_rows);
-  double const device_s = double(n_rows) * share.device_row_s, without_s = (std::max)(double(n_missing) * share.copy_s, device_s);
-  bool const pays = (std::max)({expected.link_s, expected.host_s, device_s}) <= (1 - least_share_gain) * without_s;
-  return pays ? expected : LayerShare{};
+  double const lead_s = share.lead(n_rows), device_s = lead_s + double(n_rows) * share.device_row_s;
+  std::int32_t const n_ahead = std::int32_t((std::min)(double(n_missing), lead_s / share.copy_s));
+  LayerShare const s = share_experts(share, rows.first(std::size_t(n_missing - n_ahead)), n_rows);
+  double const with_s = (std::max)(lead_s + (std::max)(s.link_s, s.host_s), device_s),
+               without_s = (std::max)(double(n_missing) * share.copy_s, device_s);
+  return with_s <= (1 - least_share_gain) * without_s ? s : LayerShare{};
 }
 
 ExpertShare make_expert_share(HardwareProfile const& hardware, ExpertShareCosts const& costs) {
@@ -70,13 +71,19 @@ ExpertShare make_expert_share(HardwareProfile const& hardware, ExpertShareCosts 
   ExpertShare s;
   s.copy_s = hardware.h2d.seconds(costs.bytes) / hardware.mutual.h2d_share;
   s.read_s = costs.few_s / hardware.mutual.host_share;
-  s.product_row_s = costs.many_s / ExpertShareCosts::many_rows;  // arithmetic, which the link does not slow down
-  s.there_row_s = costs.row_bytes / hardware.d2h.peak_per_s();
+  // Arithmetic, which the link does not slow down; and the output is written, read and added to.
+  double const memory_row_s = costs.row_bytes / (hardware.dram_bytes_per_s * hardware.mutual.host_share);
+  using C = ExpertShareCosts;
+  double const row_s = (std::min)((costs.many_s - costs.some_s) / (C::many_rows - C::some_rows), costs.many_s / C::many_rows);
+  s.product_s = costs.many_s - row_s * C::many_rows;
+  s.product_row_s = row_s + 3 * memory_row_s;
+  s.there_row_s = costs.row_bytes / hardware.d2h.peak_per_s() + memory_row_s;  // the sum is set to 0
   s.back_row_s = costs.row_bytes / (hardware.h2d.peak_per_s() * hardware.mutual.h2d_share);
   s.lead_s = 2 * hardware.hop_latency_s + decision_s;
-  s.lead_row_s = costs.attention_row_s + s.back_row_s;
+  s.lead_row_s = costs.attention_row_s + 2 * s.back_row_s;  // sums come while experts do
   s.device_row_s = costs.experts_row_s;
-  for (double const seconds : {s.copy_s, s.read_s, s.product_row_s, s.there_row_s, s.back_row_s, s.lead_s, s.lead_row_s, s.device_row_s}) {
+  for (double const seconds :
+       {s.copy_s, s.read_s, s.product_s, s.product_row_s, s.there_row_s, s.back_row_s, s.lead_s, s.lead_row_s, s.device_row_s}) {
     if (!std::isfinite(seconds)) return {};
   }
   return s;

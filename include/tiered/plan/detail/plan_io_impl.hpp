@@ -263,10 +263,10 @@ std::string summary(TierPlan const& tier) {
                 plan.vram_bytes == 0 ? "" : " =", bytes("weights", plan.resident_bytes), bytes("kv", plan.state_bytes),
                 bytes("ring", plan.ring_bytes), bytes("cache", plan.cache_bytes), detail::overlap_text(plan),
                 bytes("scratch", plan.scratch_bytes), "; shards ", n_resident, " resident ", n_streamed, " streamed ", n_cached, " cached ",
-                n_host, " host; chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan), "; predicted ",
-                detail::format_seconds(e.seconds), ", bound ", detail::format_seconds(e.bound_s), " (copy ",
-                detail::format_seconds(e.copy_s), ", gpu ", detail::format_seconds(e.gpu_s), ", host ", detail::format_seconds(e.host_s),
-                ")\n");
+                n_host, " host; chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan),
+                plan.share ? ", host takes a share of experts" : "", "; predicted ", detail::format_seconds(e.seconds), ", bound ",
+                detail::format_seconds(e.bound_s), " (copy ", detail::format_seconds(e.copy_s), ", gpu ", detail::format_seconds(e.gpu_s),
+                ", host ", detail::format_seconds(e.host_s), ")\n");
 }
 
 std::string to_text(TierPlan const& tier, ShardTable const& table) { return summary(tier) + layer_map(tier.plan, table); }

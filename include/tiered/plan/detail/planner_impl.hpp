@@ -133,7 +133,8 @@ class TierPlanner {
                 input_.deterministic,
                 mutual_,
                 &experts_,
-                &expert_costs_};
+                &expert_costs_,
+                share_};
   }
 
   /// Where it pays for some number of rows that a plan of this shape is used for.
@@ -149,6 +150,7 @@ class TierPlanner {
         return costs.shard(expert, rows).host_s / use_probability(expert, rows.n) / n_layers;
       };
       c.few_s += on_host(ExpertShareCosts::few_rows);
+      c.some_s += on_host(ExpertShareCosts::some_rows);
       c.many_s += on_host(ExpertShareCosts::many_rows);
       c.bytes += double(VramAccount::round_up(expert.bytes)) / n_layers;
     }
@@ -166,7 +168,7 @@ class TierPlanner {
     Shard const& expert = table_.shards[experts_.ids[first.begin]];
     std::int32_t const n_experts = std::int32_t(first.size()), n_used = std::int32_t(std::lround(expert.use_probability * n_experts));
     for (std::int32_t n = n_rows; n > 0 && uses_whole_layer(expert, n); n /= 2) {
-      if (expected_share(share, n, n_used, n_experts, n_experts).n_host > 0) return share;
+      if (expected_share(share, expected_rows(n, n_used, n_experts), n, n_experts).n_host > 0) return share;
     }
     return {};
   }

@@ -58,6 +58,8 @@ class SecondsPerByteWalk {
     if (!experts_.ids.empty()) {
       used_by_all_ = use_probability(r.shards[experts_.ids.front()], r.rows.n);
       whole_layers_ = uses_whole_layer(r.shards[experts_.ids.front()], r.rows.n);
+      if (r.expert_share && whole_layers_)
+        expected_rows_ = expected_rows(r.rows.n, n_used_of(experts_.layers.front()), std::int32_t(experts_.layers.front().size()));
     }
     for (std::uint32_t id : experts_.dense) dense_.push_back(dense_shard(id));
     in_ring_.resize(dense_.size());
@@ -101,6 +103,9 @@ class SecondsPerByteWalk {
     bool launches = false;                                    ///< one launch is all of the pass
   };
 
+  std::int32_t n_used_of(ExpertLayer const& l) const {
+    return std::int32_t(std::lround(double(l.size()) * r_.shards[experts_.ids[l.begin]].use_probability));
+  }
   bool is_one_launch(Draft const& d) const {
     if (!r_.launches_attention || r_.deterministic || r_.rows.n != 1 || (!experts_.ids.empty() && d.experts.device_share < 1)) return false;
     for (std::size_t i = 0; i < dense_.size(); ++i) {
@@ -243,11 +248,18 @@ class SecondsPerByteWalk {
     std::size_t const largest = router.expert_bytes;
     double const flow = double(flow_bytes(split.cache_bytes, largest, experts_.bytes));
     double const missing = 1 - (double(split.cache_bytes) - flow) / double(experts_.bytes);
-    double const copy_s = missing * sum.copy_s, ahead_s = copy_s * flow / (missing * double(router.n_experts * largest));
+    double const n_missing = missing * double(router.n_experts);
+    LayerShare const share = expected_share(r_.expert_share, expected_rows_, r_.rows.n, std::int32_t(std::lround(n_missing)));
+    bool const shares = share.n_host > 0 && n_missing > 0;
+    double copy_s = missing * sum.copy_s;
+    double const ahead_s = copy_s * flow / (missing * double(router.n_experts * largest));
+    if (shares) copy_s *= (1 - double(share.n_host) / n_missing) / r_.mutual.h2d_share;
+    if (shares) copy_s += double(r_.rows.n) * r_.expert_share.back_row_s;
     c.link_s = (std::max)(c.link_s, c.experts_s - ahead_s) + copy_s;
+    double const host_end_s = shares ? c.rows_s + 2 * r_.hop_s + share.host_s : 0;
     double const window = (std::max)(double(flow_window_bytes(std::size_t(flow))), double(largest));
     double const n_windows = std::ceil(missing * double(router.n_experts * largest) / window);
-    c.rows_s = c.experts_s = (std::max)(c.rows_s + sum.gpu_s + windows_s(n_windows), c.link_s);
+    c.rows_s = c.experts_s = (std::max)({c.rows_s + sum.gpu_s + windows_s(n_windows), c.link_s, host_end_s});
   }
 
  protected:
@@ -259,6 +271,7 @@ class SecondsPerByteWalk {
  private:
   double used_by_all_ = 0;                                       ///< an expert, by any row
   bool whole_layers_ = false;                                    ///< see uses_whole_layer()
+  std::vector<std::int32_t> expected_rows_;                      ///< with a share
   mutable std::vector<std::pair<std::size_t, double>> in_ring_;  ///< bytes and end of use of what was streamed, in order
 };
 
