@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tiered/core/function_ref.hpp"
@@ -49,7 +50,7 @@ class ExpertsAhead {
   ExpertsEnvironment const* env_;
   std::vector<Source> sources_;               // ascending
   std::vector<std::vector<ShardId>> wanted_;  // per layer: the likeliest last
-  std::vector<std::int32_t> order_;
+  std::vector<std::pair<float, std::int32_t>> order_;
   std::uint64_t step_ = 0;
   std::size_t next_source_ = 0;
   std::int32_t reached_ = -1;

@@ -19,6 +19,12 @@ namespace detail {
 
 inline constexpr int guess_rows = 4;  ///< of a block
 
+__device__ __forceinline__ std::uint64_t load_after(std::uint64_t const* from) {
+  std::uint64_t v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(__cvta_generic_to_global(from)) : "memory");
+  return v;
+}
+
 /// Where experts are. Whoever enters one writes its gate last: so the gate is read first, and never out of a cache.
 __device__ inline void see_experts(RouterAheadArgs const& a) {
   wait_for_previous();
@@ -29,8 +35,8 @@ __device__ inline void see_experts(RouterAheadArgs const& a) {
     ExpertGroup group;
     group.gate = as_pointer(load_system(as_word(from.gate)));
     if (group.gate != nullptr) {
-      group.up = as_pointer(load_system(as_word(from.up)));
-      group.down = as_pointer(load_system(as_word(from.down)));
+      group.up = as_pointer(load_after(as_word(from.up)));
+      group.down = as_pointer(load_after(as_word(from.down)));
     }
     a.seen[e] = group;
   }

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -74,19 +73,17 @@ void ExpertsAhead::rank(Source const& source, std::size_t place, std::span<Shard
   std::int32_t const target = source.targets[place];
   ExpertsConfig const& config = env_->config->layers[std::size_t(target)].experts;
   ExpertGuess* const all = guesses(source.layer, std::int32_t(place));
-  auto const score = [&](std::int32_t e) {
-    float const s = read(all[e]).score;
-    return std::isnan(s) ? -std::numeric_limits<float>::infinity() : s;
-  };
-  order_.resize(std::size_t(config.n_experts));
-  std::iota(order_.begin(), order_.end(), 0);
-  auto const last = order_.begin() + std::min(config.n_experts_used, config.n_experts);
-  std::partial_sort(order_.begin(), last, order_.end(),
-                    [&](std::int32_t a, std::int32_t b) { return score(a) > score(b) || (score(a) == score(b) && a < b); });
+  order_.clear();
+  for (std::int32_t e = 0; e < config.n_experts; ++e) {
+    float const score = read(all[e]).score;
+    order_.emplace_back(std::isnan(score) ? std::numeric_limits<float>::infinity() : -score, e);
+  }
+  auto const end = order_.begin() + std::min(config.n_experts_used, config.n_experts);
+  std::partial_sort(order_.begin(), end, order_.end());
   std::vector<ShardId>& wanted = wanted_[std::size_t(target)];
   wanted.clear();
-  for (auto it = last; it != order_.begin();)
-    wanted.push_back(ShardId(std::uint32_t(first_experts[std::size_t(target)]) + std::uint32_t(*--it)));
+  for (auto it = end; it != order_.begin();)
+    wanted.push_back(ShardId(std::uint32_t(first_experts[std::size_t(target)]) + std::uint32_t((--it)->second)));
 }
 
 std::optional<ShardId> ExpertsAhead::next(FunctionRef<bool(ShardId)> wants) {
