@@ -201,7 +201,7 @@ class Executor final : public StepContext {
   void upload_inputs();
   bool kernel_moves(std::size_t bytes) const;
   void move_by_kernel(std::byte* dst, std::byte const* src, std::size_t bytes);
-  void cross(bool to_device, std::size_t offset, std::size_t bytes, Ticket ready);
+  void cross(bool to_device, std::span<CopyPiece const> pieces, Ticket ready);
   void copy_vector(Weight const& w, std::byte* dst);
   void walk();
   void check_cancelled(std::int32_t layer) const;
