@@ -37,6 +37,7 @@ struct RigOptions {
   ExpertShare share = {};       ///< of layers that come in windows
   std::int32_t max_context = 256;
   std::shared_ptr<Faults> faults = nullptr;  ///< of copies
+  TraceLog* trace = nullptr;
   bool helps = false;  ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
   KernelTable const* device = &reference::kernels_fused();
   DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
@@ -180,6 +181,7 @@ class Rig {
     p.capture_rows = o.capture_rows;
     p.device_maps_host = o.maps_host;
     p.help_patience_ns = o.help_patience_ns;
+    p.trace = o.trace;
     return p;
   }
 
