@@ -38,7 +38,8 @@ struct RigOptions {
   std::int32_t max_context = 256;
   std::shared_ptr<Faults> faults = nullptr;  ///< of copies
   TraceLog* trace = nullptr;
-  bool helps = false;  ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
+  bool threads = false;  ///< lanes, which otherwise take turns by the seed
+  bool helps = false;    ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
   KernelTable const* device = &reference::kernels_fused();
   DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
   float kv_share = 0;          ///< of positions, in VRAM; 0: as planned
@@ -56,7 +57,7 @@ class Rig {
  public:
   Rig(std::shared_ptr<Transformer const> m, RigOptions const& o)
       : model(std::move(m)),
-        lanes(o.helps ? LaneSet::threads() : LaneSet::seeded(o.seed)),
+        lanes(o.helps || o.threads ? LaneSet::threads() : LaneSet::seeded(o.seed)),
         host(lanes, reference::kernels(), 0, "host"),
         device(lanes, *o.device, 2 * o.vram_bytes, "device"),
         copy(lanes, {.device = &device.memory(), .faults = o.faults}),
