@@ -43,7 +43,9 @@ struct RigOptions {
   std::shared_ptr<Faults> faults = nullptr;  ///< of copies
   LookAhead look_ahead = LookAhead::never;
   bool experts_in_vram = false;  ///< where it helps
-  bool helps = false;  ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
+  TraceLog* trace = nullptr;
+  bool threads = false;  ///< lanes, which otherwise take turns by the seed
+  bool helps = false;    ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
   KernelTable const* device = &reference::kernels_fused();
   DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
   float kv_share = 0;          ///< of positions, in VRAM; 0: as planned
@@ -94,7 +96,7 @@ class Rig {
  public:
   Rig(std::shared_ptr<Transformer const> m, RigOptions const& o)
       : model(std::move(m)),
-        lanes(o.helps ? LaneSet::threads() : LaneSet::seeded(o.seed)),
+        lanes(o.helps || o.threads ? LaneSet::threads() : LaneSet::seeded(o.seed)),
         host(lanes, reference::kernels(), 0, "host"),
         device(lanes, *o.device, 2 * o.vram_bytes, "device"),
         copy(lanes, SimCopyOptions{.device = &device.memory(), .faults = o.faults}),
@@ -225,6 +227,7 @@ class Rig {
     p.device_maps_kv = o.maps_host && o.helps;
     p.help_patience_ns = o.help_patience_ns;
     p.look_ahead = o.look_ahead;
+    p.trace = o.trace;
     return p;
   }
 

@@ -92,7 +92,7 @@ class ExpertFlow {
   void borrow();
   void drop_windows();
   std::size_t ring_place(std::size_t bytes) const;
-  void add_window(std::size_t most_bytes);
+  bool add_window(std::size_t most_bytes);
   bool add_expert(Draft& d, ShardId id);
   ExpertGroup& table_of(Draft& d, ShardId id);
   void set_table(Draft& d, ShardId id, std::byte const* base);

@@ -55,6 +55,7 @@ class SharedFlow {
   }
 
   void bring_rows();
+  void wait_for_ids(Ticket ids_there) const;
   void count_rows();
   void move_by_kernel(void const* from, void* to, std::size_t bytes) const;
   ExpertWindowArgs args_on(bool on_device) const;

@@ -198,7 +198,9 @@ Range ExpertFlow::arrange(std::span<std::int32_t const> rows) {
 ExpertFlow::Window const* ExpertFlow::next() {
   if (windows_.empty()) {
     if (next_layer_ != layer_ || next_rank_ == n_device_) return nullptr;
-    add_window(window_bytes());
+    if (!add_window(window_bytes()))
+      throw Error(Errc::over_budget, concat("an expert cache of ", env_->cache->bytes(), " bytes cannot hold one expert of ",
+                                            shard(expert(layer_, order_[std::size_t(next_rank_)])).bytes));
   }
   return windows_.front().layer == layer_ ? &windows_.front() : nullptr;
 }
@@ -237,15 +239,15 @@ void ExpertFlow::fill_ahead() {
     return ring_.bytes() > 0 ? ring_place(longest) < ring_.bytes() : shared_ && std::min(longest, most) <= env_->cache->free_bytes();
   };
   while (most > 0 && windows_.size() < most_ahead && next_rank_ < n_device_ && has_room()) {
-    add_window(std::min(longest, most));
+    if (!add_window(std::min(longest, most))) return;
     most -= std::min(most, std::size_t(std::max(windows_.back().n_copied, 1)) * largest_);
   }
 }
 
 std::size_t ExpertFlow::window_bytes() const { return ring_.bytes() > 0 ? flow_window_bytes(ring_.bytes()) : most_window_bytes; }
 
-/// From next_rank_ on, as many as make a window.
-void ExpertFlow::add_window(std::size_t most_bytes) {
+/// From next_rank_ on, as many as make a window. False: the cache has no room even for the first.
+bool ExpertFlow::add_window(std::size_t most_bytes) {
   Draft d;
   d.most_bytes = most_bytes;
   d.window.layer = next_layer_;
@@ -254,11 +256,10 @@ void ExpertFlow::add_window(std::size_t most_bytes) {
   after_.clear();
   while (d.window.experts.end < n_device_ && add_expert(d, expert(next_layer_, order_[std::size_t(d.window.experts.end)])))
     ++d.window.experts.end;
-  if (d.window.experts.size() == 0)
-    throw Error(Errc::over_budget, concat("an expert cache of ", env_->cache->bytes(), " bytes cannot hold one expert of ",
-                                          shard(expert(next_layer_, order_[std::size_t(next_rank_)])).bytes));
+  if (d.window.experts.size() == 0) return false;
   next_rank_ = d.window.experts.end;
   submit(d);
+  return true;
 }
 
 /// False: the window ends before it.

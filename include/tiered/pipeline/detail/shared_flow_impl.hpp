@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <thread>
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
+#include "tiered/memory/detail/lane_wait.hpp"
 #include "tiered/pipeline/shared_flow.hpp"
 
 namespace tiered {
@@ -61,6 +63,17 @@ void SharedFlow::bring_rows() {
   CopyPiece const pieces[] = {{bytes_of(at<float>(false, l.expert_weights)), source(rows_->weights), n_slots * sizeof(float)},
                               {bytes_of(at<float>(false, l.expert_x)), source(rows_->x), x_bytes()}};
   rows_there_ = env_->rows_copy->submit(pieces, {&ids_there, 1});
+  wait_for_ids(ids_there);
+}
+
+/// They come when the layer before ends, after some ms, and link, host and device have little to do until they are here. Who just waits
+/// for a device naps after 2 ms, for a part of the time that has passed. So this thread, which no team has, looks for some 20 ms at first.
+void SharedFlow::wait_for_ids(Ticket ids_there) const {
+  constexpr int n_looks = 8000, n_pauses = 64;
+  for (int look = 0; look < n_looks && !env_->copy->done(ids_there); ++look) {
+    for (int i = 0; i < n_pauses; ++i) detail::pause_briefly();
+    std::this_thread::yield();
+  }
   env_->copy->wait(ids_there);
 }
 

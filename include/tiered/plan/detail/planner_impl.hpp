@@ -13,6 +13,7 @@
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
+#include "tiered/plan/detail/tier_share.hpp"
 #include "tiered/plan/expert_flow.hpp"
 #include "tiered/plan/experts.hpp"
 #include "tiered/plan/planner.hpp"
@@ -25,7 +26,12 @@ namespace detail {
 class TierPlanner {
  public:
   TierPlanner(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input)
-      : table_(table), input_(input), hardware_(hardware), mutual_(hardware.mutual), estimator_(table, hardware), experts_(estimator_.experts()) {
+      : table_(table),
+        input_(input),
+        hardware_(hardware),
+        mutual_(hardware.mutual),
+        estimator_(table, hardware),
+        experts_(estimator_.experts()) {
     expects(input.rows.n > 0 && input.rows.n_sequences > 0 && input.rows.context >= 0,
             "plan_tier: rows.n and rows.n_sequences must be positive");
     expects(input.fixed_state_in_vram.empty() || input.fixed_state_in_vram.size() == table.states.size(),
@@ -114,7 +120,10 @@ class TierPlanner {
     costs_ = pass_costs(table_, rows, shape.chunk, shape.block, costs.shard, costs.state, shape.experts, costs.same_for_alike);
     expert_costs_ = ExpertCosts{experts_, costs_.shards};
     costs_.streams_states = input_.streams_states;
-    share_ = input_.shares_windows && !input_.deterministic ? share_of(shape, rows, costs) : ExpertShare{};
+    share_ = {};
+    if (input_.shares_windows && !input_.deterministic)
+      share_ = tier_share(hardware_, table_, experts_, costs_, estimator_.dim(), {(std::min)(shape.block, input_.rows.n), rows.context},
+                          costs.shard);
     if (input_.rows.context > 0) costs_.states_used = (std::min)(1.0, double(rows.context) / double(input_.rows.context));
     request_ = {table_.shards,
                 costs_.shards,
@@ -135,42 +144,6 @@ class TierPlanner {
                 &experts_,
                 &expert_costs_,
                 share_};
-  }
-
-  /// Where it pays for some number of rows that a plan of this shape is used for.
-  ExpertShare share_of(Shape const& shape, Rows rows, CostRefs costs) const {
-    if (experts_.layers.empty()) return {};
-    ExpertShareCosts c;
-    double const n_layers = double(experts_.layers.size());
-    std::int32_t const n_rows = (std::min)(shape.block, input_.rows.n);
-    for (ExpertLayer const& layer : experts_.layers) {
-      Shard const& expert = table_.shards[experts_.ids[layer.begin]];
-      auto const on_host = [&](std::int32_t n) {
-        rows.n = std::int32_t(std::lround(double(n) / expert.use_probability));
-        return costs.shard(expert, rows).host_s / use_probability(expert, rows.n) / n_layers;
-      };
-      c.few_s += on_host(ExpertShareCosts::few_rows);
-      c.some_s += on_host(ExpertShareCosts::some_rows);
-      c.many_s += on_host(ExpertShareCosts::many_rows);
-      c.bytes += double(VramAccount::round_up(expert.bytes)) / n_layers;
-    }
-    double const layer_rows = n_layers * double(n_rows);
-    for (std::uint32_t const id : experts_.ids) c.experts_row_s += costs_.shards[id].gpu_s / layer_rows;
-    for (Step const& step : table_.steps) {
-      ShardKind const kind = table_.shard(step.shard).kind;
-      if (kind == ShardKind::attention || kind == ShardKind::router)
-        c.attention_row_s += costs_.shards[std::size_t(step.shard)].gpu_s / layer_rows;
-    }
-    for (PassCost const& state : costs_.states) c.attention_row_s += state.gpu_s / layer_rows;
-    c.row_bytes = double(estimator_.dim()) * sizeof(float);
-    ExpertShare const share = make_expert_share(hardware_, c);
-    ExpertLayer const& first = experts_.layers.front();
-    Shard const& expert = table_.shards[experts_.ids[first.begin]];
-    std::int32_t const n_experts = std::int32_t(first.size()), n_used = std::int32_t(std::lround(expert.use_probability * n_experts));
-    for (std::int32_t n = n_rows; n > 0 && uses_whole_layer(expert, n); n /= 2) {
-      if (expected_share(share, expected_rows(n, n_used, n_experts), n, n_experts).n_host > 0) return share;
-    }
-    return {};
   }
 
   /// None, one to three of the largest shards of a layer, two of the largest of all, and a geometric row up to what is free.

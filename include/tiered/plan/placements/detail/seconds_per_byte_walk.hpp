@@ -256,7 +256,7 @@ class SecondsPerByteWalk {
     if (shares) copy_s *= (1 - double(share.n_host) / n_missing) / r_.mutual.h2d_share;
     if (shares) copy_s += double(r_.rows.n) * r_.expert_share.back_row_s;
     c.link_s = (std::max)(c.link_s, c.experts_s - ahead_s) + copy_s;
-    double const host_end_s = shares ? c.rows_s + 2 * r_.hop_s + share.host_s : 0;
+    double const host_end_s = shares ? c.rows_s + r_.expert_share.lead_s + share.host_s : 0;
     double const window = (std::max)(double(flow_window_bytes(std::size_t(flow))), double(largest));
     double const n_windows = std::ceil(missing * double(router.n_experts * largest) / window);
     c.rows_s = c.experts_s = (std::max)({c.rows_s + sum.gpu_s + windows_s(n_windows), c.link_s, host_end_s});
