@@ -76,12 +76,13 @@ bool FewRouted::is_wanted(ShardId id) const {
          (is_passed || std::ranges::find(evicted_, id) == evicted_.end());
 }
 
+/// A second copy stands behind the first: for the next layer, which looks in less than two copies' time, it would come too late.
 bool FewRouted::look_ahead() {
   if (!looks_ahead_) return false;
   while (!on_way_.empty() && env_->copy->done(on_way_.front())) on_way_.erase(on_way_.begin());
   bool const any = ahead_.look(addresses_.first_experts());
   if (on_way_.size() >= std::size_t(most_on_way)) return any;
-  std::optional<ShardId> const id = ahead_.next([&](ShardId s) { return is_wanted(s); });
+  std::optional<ShardId> const id = ahead_.next(on_way_.empty() ? 1 : 2, [&](ShardId s) { return is_wanted(s); });
   if (!id) return any;
   std::optional<ExpertCache::Room> const room = env_->cache->acquire_free(*id, env_->table.shard(*id).bytes);
   if (!room) return any;

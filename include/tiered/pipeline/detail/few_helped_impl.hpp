@@ -208,7 +208,7 @@ void FewRouted::share_helped_misses() {
     e.where = Where::fetched;
     --n_fetch;
   }
-  if (!looks_ahead_ || !ahead_.next([&](ShardId id) { return is_wanted(id); })) bring_one_for_later();
+  if (!looks_ahead_ || !ahead_.next(1, [&](ShardId id) { return is_wanted(id); })) bring_one_for_later();
 }
 
 /// Those whose copies are done, as long as there are fewer changes than that.
