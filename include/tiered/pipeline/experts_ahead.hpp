@@ -34,8 +34,9 @@ class ExpertsAhead {
   /// The device is at this layer, or behind it: bringing its experts ahead is too late.
   void reach(std::int32_t layer) { reached_ = reached_ < layer ? layer : reached_; }
   std::int32_t reached() const { return reached_; }
-  /// The likeliest expert of the nearest layer among those that `wants` is true of; it forgets those before it.
-  std::optional<ShardId> next(FunctionRef<bool(ShardId)> wants);
+  /// The likeliest expert of the nearest layer, so many behind the reached one or more, among those that `wants` is true of; it forgets
+  /// those before it.
+  std::optional<ShardId> next(std::int32_t distance, FunctionRef<bool(ShardId)> wants);
 
  private:
   /// A layer whose router guesses.

@@ -86,8 +86,8 @@ void ExpertsAhead::rank(Source const& source, std::size_t place, std::span<Shard
     wanted.push_back(ShardId(std::uint32_t(first_experts[std::size_t(target)]) + std::uint32_t((--it)->second)));
 }
 
-std::optional<ShardId> ExpertsAhead::next(FunctionRef<bool(ShardId)> wants) {
-  for (std::size_t layer = std::size_t(reached_ + 1); layer < wanted_.size(); ++layer) {
+std::optional<ShardId> ExpertsAhead::next(std::int32_t distance, FunctionRef<bool(ShardId)> wants) {
+  for (std::size_t layer = std::size_t(reached_ + distance); layer < wanted_.size(); ++layer) {
     std::vector<ShardId>& wanted = wanted_[layer];
     for (; !wanted.empty(); wanted.pop_back()) {
       if (wants(wanted.back())) return wanted.back();

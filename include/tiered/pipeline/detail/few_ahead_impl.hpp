@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "tiered/core/error.hpp"
+#include "tiered/memory/detail/lane_wait.hpp"
 #include "tiered/pipeline/few_routed.hpp"
 #include "tiered/plan/expert_decode.hpp"
 
@@ -74,12 +76,13 @@ bool FewRouted::is_wanted(ShardId id) const {
          (is_passed || std::ranges::find(evicted_, id) == evicted_.end());
 }
 
+/// A second copy stands behind the first: for the next layer, which looks in less than two copies' time, it would come too late.
 bool FewRouted::look_ahead() {
   if (!looks_ahead_) return false;
   while (!on_way_.empty() && env_->copy->done(on_way_.front())) on_way_.erase(on_way_.begin());
   bool const any = ahead_.look(addresses_.first_experts());
   if (on_way_.size() >= std::size_t(most_on_way)) return any;
-  std::optional<ShardId> const id = ahead_.next([&](ShardId s) { return is_wanted(s); });
+  std::optional<ShardId> const id = ahead_.next(on_way_.empty() ? 1 : 2, [&](ShardId s) { return is_wanted(s); });
   if (!id) return any;
   std::optional<ExpertCache::Room> const room = env_->cache->acquire_free(*id, env_->table.shard(*id).bytes);
   if (!room) return any;
@@ -114,6 +117,41 @@ void FewRouted::bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Tic
   env_->trace->push_back({a, TraceLane::copy, before, entry.filled});
 }
 
+// ---- a request
+
+/// Those that the device had when its layer looked are computed already. What came too late for that it computes with the fetched ones; of
+/// what is still on its way, only what comes next: the host is sooner than two copies.
+void FewRouted::find_helped(std::uint32_t missing) {
+  bool const copies = env_->plan->fetched_misses > 0;
+  for (std::size_t slot = 0; slot < expert_of_.size(); ++slot) {
+    Expert& e = experts_[std::size_t(expert_of_[slot])];
+    bool const is_missing = (missing >> slot & 1u) != 0;
+    if (!is_missing) e.where = Where::device;
+    if (!env_->plan->shards[std::size_t(e.shard)].cached) continue;
+    e.entry = env_->cache->find(e.shard, step_);
+    e.may_be_fetched = is_missing && e.entry == nullptr;
+    if (e.entry == nullptr) continue;
+    ++e.entry->pins;
+    Coming const* const c = coming(e.shard);
+    e.late = is_missing && copies && (c == nullptr || on_way_.empty() || c->filled == on_way_.front());
+    if (e.late) e.where = Where::fetched;
+  }
+}
+
+FewRouted::Coming const* FewRouted::coming(ShardId id) const {
+  auto const it = std::ranges::find(coming_, id, &Coming::shard);
+  return it == coming_.end() ? nullptr : &*it;
+}
+
+/// The device has been told of none of them that waits: they are in no table yet.
+void FewRouted::wait_for_late() {
+  for (Expert const& e : experts_) {
+    Coming const* const c = e.late ? coming(e.shard) : nullptr;
+    while (c != nullptr && !env_->copy->done(c->filled) && std::atomic_ref(mail().given_up).load(std::memory_order_relaxed) == 0)
+      detail::pause_briefly();
+  }
+}
+
 /// One that this layer's host computes now.
 void FewRouted::bring_for_later() {
   if (!looks_ahead_) return submit(true);
@@ -121,6 +159,8 @@ void FewRouted::bring_for_later() {
     if (e.for_later) bring_ahead(e.shard, *e.entry, after_);
   }
 }
+
+// ---- after a step
 
 void FewRouted::settle_ahead() {
   on_way_.clear();

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "tiered/core/error.hpp"
-#include "tiered/memory/detail/lane_wait.hpp"
 #include "tiered/pipeline/few_routed.hpp"
 
 namespace tiered {
@@ -189,39 +188,6 @@ bool FewRouted::serve() {
   return true;
 }
 
-/// Those that the device had when its layer looked are computed already. What came too late for that it computes with the fetched ones; of
-/// what is still on its way, only what comes next: the host is sooner than two copies.
-void FewRouted::find_helped(std::uint32_t missing) {
-  bool const copies = env_->plan->fetched_misses > 0;
-  for (std::size_t slot = 0; slot < expert_of_.size(); ++slot) {
-    Expert& e = experts_[std::size_t(expert_of_[slot])];
-    bool const is_missing = (missing >> slot & 1u) != 0;
-    if (!is_missing) e.where = Where::device;
-    if (!env_->plan->shards[std::size_t(e.shard)].cached) continue;
-    e.entry = env_->cache->find(e.shard, step_);
-    e.may_be_fetched = is_missing && e.entry == nullptr;
-    if (e.entry == nullptr) continue;
-    ++e.entry->pins;
-    Coming const* const c = coming(e.shard);
-    e.late = is_missing && copies && (c == nullptr || on_way_.empty() || c->filled == on_way_.front());
-    if (e.late) e.where = Where::fetched;
-  }
-}
-
-FewRouted::Coming const* FewRouted::coming(ShardId id) const {
-  auto const it = std::ranges::find(coming_, id, &Coming::shard);
-  return it == coming_.end() ? nullptr : &*it;
-}
-
-/// The device has been told of none of them that waits: they are in no table yet.
-void FewRouted::wait_for_late() {
-  for (Expert const& e : experts_) {
-    Coming const* const c = e.late ? coming(e.shard) : nullptr;
-    while (c != nullptr && !env_->copy->done(c->filled) && std::atomic_ref(mail().given_up).load(std::memory_order_relaxed) == 0)
-      detail::pause_briefly();
-  }
-}
-
 /// In whole experts, so that the host and the link end together as nearly as can be. One that the link does not bring now may come for
 /// later. What is on its way takes the link, too: half a copy each, on the average.
 void FewRouted::share_helped_misses() {
@@ -242,7 +208,7 @@ void FewRouted::share_helped_misses() {
     e.where = Where::fetched;
     --n_fetch;
   }
-  if (!looks_ahead_ || !ahead_.next([&](ShardId id) { return is_wanted(id); })) bring_one_for_later();
+  if (!looks_ahead_ || !ahead_.next(1, [&](ShardId id) { return is_wanted(id); })) bring_one_for_later();
 }
 
 /// Those whose copies are done, as long as there are fewer changes than that.
