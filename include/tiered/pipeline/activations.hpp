@@ -41,7 +41,7 @@ struct ActivationLayout {
   std::size_t help_zeros;     ///< [dim], on the host
   std::size_t help_log;       ///< [n_layers + 1], on the host; the last: of the step's begin
   std::size_t help_sum;       ///< [dim], on the device
-  std::size_t help_attention;  ///< of HelpedAttention: AttentionMail and logs [n_layers] on the host, the step on the device
+  std::size_t help_kv;        ///< of HelpedAttention: AttentionMail and logs [n_layers] on the host, the step on the device
   std::size_t expert_tables;  ///< of layers whose experts are all in VRAM: where. On the host, what is copied there
   std::size_t step, step_bytes;
   std::size_t kv_stream_at;
@@ -134,7 +134,7 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.help_zeros = take(dim * is_moe, sizeof(float));
   l.help_log = take((config.layers.size() + 1) * is_moe, sizeof(HelpLog));
   l.help_sum = take(dim * is_moe, sizeof(float));
-  l.help_attention = take(sizeof(AttentionMail) + config.layers.size() * sizeof(AttentionHelpLog), 1);
+  l.help_kv = take(sizeof(AttentionMail) + config.layers.size() * sizeof(AttentionHelpLog), 1);
   l.step_bytes = step_bytes;
   l.step = take(step_bytes, 1);
   l.kv_stream = kv_stream;

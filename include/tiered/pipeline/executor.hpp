@@ -252,9 +252,9 @@ class Executor final : public StepContext {
   std::vector<CopyPiece> copy_pieces_;
   std::uint64_t pass_ = 0;
   std::vector<Graph> graphs_;
-  bool only_device_ = false;    // the current plan's steps, but for the embedding
-  bool helped_ = false;         // likewise, with help where experts are missing
-  bool asks_experts_ = false;   // some may be
+  bool only_device_ = false;   // the current plan's steps, but for the embedding
+  bool helped_ = false;        // likewise, with help where experts are missing
+  bool asks_experts_ = false;  // some may be
   bool helps_attention_ = false;
   bool asks_attention_ = false;  // the step that is being enqueued
   std::uint64_t n_attention_steps_ = 0;

@@ -53,7 +53,7 @@ class ExpertAddresses {
 /// Steps in which the device asks the host, and how often it did: one layer, one request.
 struct HelpCounters {
   std::uint64_t n_steps = 0, n_requests = 0;
-  std::uint64_t n_timed_out = 0;  ///< steps that were done again without help, as the host did not come by in time
+  std::uint64_t n_timed_out = 0;           ///< steps that were done again without help, as the host did not come by in time
   std::uint64_t n_attention_requests = 0;  ///< layers where the host attended to its part of keys and values: besides n_requests
 };
 

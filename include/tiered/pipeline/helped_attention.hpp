@@ -54,9 +54,9 @@ class HelpedAttention {
   };
   HostPart host_part(std::int32_t layer) const;
   AttentionConfig const& config(std::int32_t layer) const { return env_->config->layers[std::size_t(layer)].attention; }
-  AttentionMail& mail() const { return *reinterpret_cast<AttentionMail*>(env_->host_base + env_->layout->help_attention); }
+  AttentionMail& mail() const { return *reinterpret_cast<AttentionMail*>(env_->host_base + env_->layout->help_kv); }
   AttentionHelpLog& log(std::int32_t layer) const { return reinterpret_cast<AttentionHelpLog*>(&mail() + 1)[layer]; }
-  std::uint64_t* step_on_device() const { return reinterpret_cast<std::uint64_t*>(env_->device_base + env_->layout->help_attention); }
+  std::uint64_t* step_on_device() const { return reinterpret_cast<std::uint64_t*>(env_->device_base + env_->layout->help_kv); }
   std::int32_t n_layers() const { return std::int32_t(env_->config->layers.size()); }
 
   ExpertsEnvironment const* env_;

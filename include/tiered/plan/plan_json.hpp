@@ -41,12 +41,23 @@ auto read_json(F f) {
 inline nlohmann::json plan_to_json(ShardPlan const& plan) {
   nlohmann::json shards = nlohmann::json::array();
   for (Placement const& p : plan.shards) shards.push_back({{"home", name(p.home)}, {"gpu_rows", p.gpu_rows}, {"cached", p.cached}});
-  return {{"shards", std::move(shards)},         {"state_in_vram", plan.state_in_vram}, {"ring_bytes", plan.ring_bytes},
-          {"cache_bytes", plan.cache_bytes},     {"scratch_bytes", plan.scratch_bytes}, {"resident_bytes", plan.resident_bytes},
-          {"state_bytes", plan.state_bytes},     {"vram_bytes", plan.vram_bytes},       {"shortfall_bytes", plan.shortfall_bytes},
-          {"chunk_tokens", plan.chunk_tokens},   {"block_tokens", plan.block_tokens},   {"fetched_misses", plan.fetched_misses},
-          {"expert_tokens", plan.expert_tokens}, {"deterministic", plan.deterministic}, {"shared_bytes", plan.shared_bytes},
-          {"state_read_share", plan.state_read_share}, {"state_read_tokens", plan.state_read_tokens}};
+  return {{"shards", std::move(shards)},
+          {"state_in_vram", plan.state_in_vram},
+          {"ring_bytes", plan.ring_bytes},
+          {"cache_bytes", plan.cache_bytes},
+          {"scratch_bytes", plan.scratch_bytes},
+          {"resident_bytes", plan.resident_bytes},
+          {"state_bytes", plan.state_bytes},
+          {"vram_bytes", plan.vram_bytes},
+          {"shortfall_bytes", plan.shortfall_bytes},
+          {"chunk_tokens", plan.chunk_tokens},
+          {"block_tokens", plan.block_tokens},
+          {"fetched_misses", plan.fetched_misses},
+          {"expert_tokens", plan.expert_tokens},
+          {"deterministic", plan.deterministic},
+          {"shared_bytes", plan.shared_bytes},
+          {"state_read_share", plan.state_read_share},
+          {"state_read_tokens", plan.state_read_tokens}};
 }
 
 /// Errors  bad_file where a field is missing or of another type.

@@ -108,7 +108,8 @@ bool HelpedAttention::serve() {
   if (number == served_) return false;
   served_ = number;
   ++n_requests_;
-  if (m.layer < 0 || m.layer >= n_layers()) throw Error(Errc::device, concat("the device asks for attention in layer ", m.layer, " of ", n_layers()));
+  if (m.layer < 0 || m.layer >= n_layers())
+    throw Error(Errc::device, concat("the device asks for attention in layer ", m.layer, " of ", n_layers()));
   AttentionConfig const& c = config(m.layer);
   HostPart const host = host_part(m.layer);
   AttentionArgs args;
@@ -154,7 +155,8 @@ void HelpedAttention::trace_step(Ticket begin, Ticket end, std::uint64_t origin_
                               {double(from - origin_ns) * 1e-9, double(to - origin_ns) * 1e-9}});
     };
     AttentionConfig const& c = config(s.layer);
-    std::int32_t const first = c.window > 0 ? std::max(position_ - c.window + 1, 0) : 0, border = std::max(first, kv_->vram_tokens(s.layer));
+    std::int32_t const first = c.window > 0 ? std::max(position_ - c.window + 1, 0) : 0,
+                       border = std::max(first, kv_->vram_tokens(s.layer));
     std::int32_t const n_read = share_of(s.layer).host_begin(first, position_) - border;
     std::size_t const token_bytes = 2 * kv_->page_bytes(s.layer) / std::size_t(kv_->page_tokens());
     if (n_read > 0) add(ActionKind::copy, first_gpu, at.begin_ns, at.own_ns, std::size_t(n_read) * token_bytes);

@@ -25,7 +25,12 @@ namespace detail {
 class TierPlanner {
  public:
   TierPlanner(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input)
-      : table_(table), input_(input), mutual_(hardware.mutual), estimator_(table, hardware), experts_(table.shards) {
+      : table_(table),
+        input_(input),
+        mutual_(hardware.mutual),
+        mutual_attention_(attention_beside_link(hardware)),
+        estimator_(table, hardware),
+        experts_(table.shards) {
     expects(input.rows.n > 0 && input.rows.n_sequences > 0 && input.rows.context >= 0,
             "plan_tier: rows.n and rows.n_sequences must be positive");
     expects(input.fixed_state_in_vram.empty() || input.fixed_state_in_vram.size() == table.states.size(),
@@ -128,6 +133,7 @@ class TierPlanner {
                 input_.launches_attention,
                 input_.deterministic,
                 mutual_,
+                mutual_attention_,
                 &experts_};
   }
 
@@ -261,7 +267,7 @@ class TierPlanner {
 
   ShardTable table_;
   PlannerInput const& input_;
-  MutualRates mutual_;
+  MutualRates mutual_, mutual_attention_;
   Estimator estimator_;
   PassCosts costs_;
   PlanRequest request_;

@@ -92,7 +92,7 @@ class SecondsPerByteWalk {
   struct Clocks {
     double rows_s = 0, link_s = 0, experts_s = 0;  ///< experts_s: end of the last layer's
     bool on_device = false;
-    bool launches = false;  ///< one launch is all of the pass
+    bool launches = false;                                    ///< one launch is all of the pass
     double host_busy_s = 0, link_busy_s = 0;                  ///< with dense shards, alone
     MutualRates beside;                                       ///< decisions may be for both lanes being busy all the time
     std::size_t ring_begin = 0, ring_end = 0, ring_used = 0;  ///< a range of in_ring_
@@ -131,7 +131,7 @@ class SecondsPerByteWalk {
     if (with_state(i)) {
       double const in_vram = attended_in_vram(double(d.state_in_vram[layer(i)]), r_.states_used, r_.states[layer(i)].window);
       PassCost const& state = r_.state_costs[layer(i)];
-      c.rows_s += c.launches ? launched_attention_s(state, in_vram, r_.hop_s, r_.mutual)
+      c.rows_s += c.launches ? launched_attention_s(state, in_vram, r_.hop_s, r_.mutual_attention)
                              : attention_s(state, in_vram, on_device, r_.hop_s, r_.rows.n, r_.streams_states);
     }
     return c;
