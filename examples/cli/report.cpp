@@ -77,8 +77,12 @@ std::string device_text(Report const& r, Options const& o) {
   if (std::uint64_t const used = r.experts.hits + r.experts.misses; used > 0)
     out += concat("\nexpert cache         ", fixed(100 * double(r.experts.hits) / double(used), 1), " % of ", used, " uses hit");
   if (r.prior_bytes > 0) out += concat("\n                     began with ", format_bytes(r.prior_bytes), " that earlier runs used");
-  if (r.n_steps_again > 0)
-    out += concat("\n                     ", r.n_steps_again, " steps done again: the GPU waited for the CPU in vain");
+  if (r.help.n_timed_out > 0)
+    out += concat("\n                     ", r.help.n_timed_out, " steps done again: the GPU waited for the CPU in vain");
+  if (double const n = double(r.help.n_attention_requests); n > 0) {
+    out += concat("\nattention shared     ", r.help.n_attention_requests, " times, GPU ", fixed(1e6 * r.help.attention_device_s / n, 0),
+                  " us, CPU ", fixed(1e6 * r.help.attention_host_s / n, 0), " us");
+  }
   return out + '\n';
 }
 

@@ -180,5 +180,7 @@ TEST_CASE("attention that arithmetic bounds loses to the link only what memory c
   h.host.attention_bytes_per_s = 60e9;
   CHECK(attention_beside_link(h).host_share == 1);
   h.host.attention_bytes_per_s = 140e9;  // of a cache
+  CHECK(attention_beside_link(h).host_share == Approx(8.0 / 14));
+  h.host.attention_bytes_per_s = 0;  // not measured
   CHECK(attention_beside_link(h).host_share == Approx(0.8));
 }
