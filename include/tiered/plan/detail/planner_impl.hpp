@@ -301,8 +301,8 @@ inline std::vector<std::vector<float>> states_to_try(TierPlan const& decode, Tie
   return out;
 }
 
-/// Between the share that was best of those and the next larger one, the largest that is better still, to an eighth: where one row's
-/// device reads states in host memory, each page in VRAM pays as far as an expert cache gets by without.
+/// Between the share that was best of those and the next larger one, two that may be better still: where one row's device reads states in
+/// host memory, each page in VRAM pays as far as an expert cache gets by without, which is soon.
 inline void try_between(std::vector<float> const& best, std::vector<std::vector<float>> const& tried, PlannerInput const& input,
                         FunctionRef<bool(std::vector<float> const&)> is_better) {
   if (best.empty() || best.front() <= 0 || !std::ranges::all_of(best, [&](float share) { return share == best.front(); })) return;
@@ -311,9 +311,9 @@ inline void try_between(std::vector<float> const& best, std::vector<std::vector<
     if (std::int32_t const pages = pages_in_vram(*std::ranges::min_element(states), input.state_pages); pages > low)
       high = (std::min)(high, pages);
   }
-  for (int i = 0; i < 3 && high - low > 1; ++i) {
-    std::int32_t const middle = low + (high - low) / 2;
-    (is_better(std::vector<float>(best.size(), float(middle) / float(input.state_pages))) ? low : high) = middle;
+  for (int i = 0; i < 2 && high - low > 1; ++i) {
+    std::int32_t const pages = low + (std::max)((high - low) / 4, 1);
+    (is_better(std::vector<float>(best.size(), float(pages) / float(input.state_pages))) ? low : high) = pages;
   }
 }
 
