@@ -43,9 +43,8 @@ struct RigOptions {
   std::shared_ptr<Faults> faults = nullptr;  ///< of copies
   LookAhead look_ahead = LookAhead::never;
   bool experts_in_vram = false;  ///< where it helps
-  TraceLog* trace = nullptr;
-  bool threads = false;  ///< lanes, which otherwise take turns by the seed
-  bool helps = false;    ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
+  bool threads = false;          ///< lanes, which otherwise take turns by the seed
+  bool helps = false;  ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
   KernelTable const* device = &reference::kernels_fused();
   DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
   float kv_share = 0;          ///< of positions, in VRAM; 0: as planned
@@ -227,7 +226,6 @@ class Rig {
     p.device_maps_kv = o.maps_host && o.helps;
     p.help_patience_ns = o.help_patience_ns;
     p.look_ahead = o.look_ahead;
-    p.trace = o.trace;
     return p;
   }
 

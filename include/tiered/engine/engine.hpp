@@ -317,8 +317,8 @@ class Engine {
         detail::EngineCore::Parts{ModelRef(*model_), &model_->config(), model_->table(), std::move(weights),
                                   Side(host_device, *machine_.host), Side(first_gpu, *machine_.device), CopyLane(*machine_.copy), kv_copy(),
                                   machine_.lanes.get(), std::move(vram), std::move(host_activations),
-                                  AnyEviction(std::move(values_.eviction)), traces, device_reads, maps_host, maps_kv(), host_kv(uses_device),
-                                  bulk_copy()});
+                                  AnyEviction(std::move(values_.eviction)), traces, device_reads, maps_host, maps_kv(),
+                                  host_kv(uses_device), bulk_copy()});
   }
   CopyLane kv_copy() {
     if constexpr (requires { machine_.kv_copy; }) return CopyLane(*machine_.kv_copy);

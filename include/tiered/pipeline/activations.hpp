@@ -37,21 +37,21 @@ struct ActivationLayout {
   std::size_t hidden, tokens, positions, kv_rows, outputs, logits, kv_tables;
   std::size_t inputs, inputs_bytes;  ///< tokens, positions, kv_rows and outputs together: what each step uploads
   std::size_t expert_x, expert_ids, expert_weights, expert_y, expert_sum, expert_groups, expert_slots, expert_counts, expert_workspace;
-  std::size_t expert_places;   ///< of ExpertWindowArgs, for a block's rows
-  std::size_t expert_x_rows;   ///< likewise
-  std::size_t expert_ranks;    ///< likewise, where layers are shared with the host: over expert_groups, which windows do not use
-  std::size_t windows_end;     ///< of what windows may use from expert_y on
-  std::size_t few_lists;       ///< of FewRouted: what the host decided for the device's experts
-  std::size_t few_tables;      ///< of FewRouted: where every expert is, [n_layers, n_experts]
-  std::size_t help;            ///< of FewRouted: HelpMail on the host, HelpState on the device
-  std::size_t help_zeros;      ///< [dim], on the host
-  std::size_t help_log;        ///< [n_layers + 1], on the host; the last: of the step's begin
-  std::size_t help_sum;        ///< [dim], on the device
-  std::size_t help_guesses;    ///< [n_layers, RouterAheadArgs::max_ahead, n_experts], on the host: by the layer that guessed
-  std::size_t help_entries;    ///< [ahead_entries], on the host: what copies write into the device's table behind an expert's weights
-  std::size_t help_seen;       ///< [n_experts], on the device: its table of a layer as the layer saw it
-  std::size_t help_attention;  ///< of HelpedAttention: AttentionMail and logs [n_layers] on the host, the step on the device
-  std::size_t expert_tables;   ///< of layers whose experts are all in VRAM: where. On the host, what is copied there
+  std::size_t expert_places;  ///< of ExpertWindowArgs, for a block's rows
+  std::size_t expert_x_rows;  ///< likewise
+  std::size_t expert_ranks;   ///< likewise, where layers are shared with the host: over expert_groups, which windows do not use
+  std::size_t windows_end;    ///< of what windows may use from expert_y on
+  std::size_t few_lists;      ///< of FewRouted: what the host decided for the device's experts
+  std::size_t few_tables;     ///< of FewRouted: where every expert is, [n_layers, n_experts]
+  std::size_t help;           ///< of FewRouted: HelpMail on the host, HelpState on the device
+  std::size_t help_zeros;     ///< [dim], on the host
+  std::size_t help_log;       ///< [n_layers + 1], on the host; the last: of the step's begin
+  std::size_t help_sum;       ///< [dim], on the device
+  std::size_t help_guesses;   ///< [n_layers, RouterAheadArgs::max_ahead, n_experts], on the host: by the layer that guessed
+  std::size_t help_entries;   ///< [ahead_entries], on the host: what copies write into the device's table behind an expert's weights
+  std::size_t help_seen;      ///< [n_experts], on the device: its table of a layer as the layer saw it
+  std::size_t help_kv;        ///< of HelpedAttention: AttentionMail and logs [n_layers] on the host, the step on the device
+  std::size_t expert_tables;  ///< of layers whose experts are all in VRAM: where. On the host, what is copied there
   std::size_t step, step_bytes;
   std::size_t kv_stream_at;
   KvStream kv_stream;
@@ -159,7 +159,7 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.help_guesses = take(config.layers.size() * std::size_t(RouterAheadArgs::max_ahead) * std::size_t(n_experts), sizeof(ExpertGuess));
   l.help_entries = take(is_moe * std::size_t(ahead_entries), sizeof(ExpertGroup));
   l.help_seen = take(std::size_t(n_experts), sizeof(ExpertGroup));
-  l.help_attention = take(sizeof(AttentionMail) + config.layers.size() * sizeof(AttentionHelpLog), 1);
+  l.help_kv = take(sizeof(AttentionMail) + config.layers.size() * sizeof(AttentionHelpLog), 1);
   l.step_bytes = step_bytes;
   l.step = take(step_bytes, 1);
   l.kv_stream = kv_stream;

@@ -64,6 +64,8 @@ struct HelpCounters {
   std::uint64_t n_guessed = 0, n_right = 0, n_in_time = 0;
   std::uint64_t wasted_bytes = 0;          ///< of guessed ones that were not chosen in their step
   std::uint64_t n_attention_requests = 0;  ///< layers where the host attended to its part of keys and values: besides n_requests
+  /// Of these: from the request until the device's own part was done, and what the host's took it. In balance where alike.
+  double attention_device_s = 0, attention_host_s = 0;
 };
 
 /// Rows are on the device, most experts are not. The device computes those that are in VRAM without waiting, writes what the host needs to

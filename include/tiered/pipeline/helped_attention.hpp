@@ -5,7 +5,7 @@
 
 #include "tiered/model/batch.hpp"
 #include "tiered/model/kv_cache.hpp"
-#include "tiered/pipeline/routed_rows.hpp"
+#include "tiered/pipeline/few_routed.hpp"
 
 namespace tiered {
 
@@ -38,13 +38,15 @@ class HelpedAttention {
   bool serve();
   /// After the device has ended the step: whether it waited in vain, so that what it computed is of no use.
   bool timed_out();
+  /// After the device has ended a step that was not.
+  void end_step();
   /// Waiting ends, now or once the device comes to it, until the next begin_step(). Any state.
   void give_up() noexcept;
   /// For the trace, of a step enqueued with one, which began at origin_ns by the device's clock: what the host did, and what crossed.
   void trace_step(Ticket begin, Ticket end, std::uint64_t origin_ns) const;
 
-  std::uint64_t n_requests() const { return n_requests_; }
-  std::uint64_t n_timed_out() const { return n_timed_out_; }
+  /// Of attention alone.
+  HelpCounters const& help_counters() const { return counters_; }
 
  private:
   /// In the host's scratch for steps: nothing is alive there while the device runs a step by itself.
@@ -54,9 +56,9 @@ class HelpedAttention {
   };
   HostPart host_part(std::int32_t layer) const;
   AttentionConfig const& config(std::int32_t layer) const { return env_->config->layers[std::size_t(layer)].attention; }
-  AttentionMail& mail() const { return *reinterpret_cast<AttentionMail*>(env_->host_base + env_->layout->help_attention); }
+  AttentionMail& mail() const { return *reinterpret_cast<AttentionMail*>(env_->host_base + env_->layout->help_kv); }
   AttentionHelpLog& log(std::int32_t layer) const { return reinterpret_cast<AttentionHelpLog*>(&mail() + 1)[layer]; }
-  std::uint64_t* step_on_device() const { return reinterpret_cast<std::uint64_t*>(env_->device_base + env_->layout->help_attention); }
+  std::uint64_t* step_on_device() const { return reinterpret_cast<std::uint64_t*>(env_->device_base + env_->layout->help_kv); }
   std::int32_t n_layers() const { return std::int32_t(env_->config->layers.size()); }
 
   ExpertsEnvironment const* env_;
@@ -64,7 +66,7 @@ class HelpedAttention {
   bool has_mail_ = false;
   std::uint64_t served_ = 0;
   std::int32_t position_ = 0;  ///< of the step's row
-  std::uint64_t n_requests_ = 0, n_timed_out_ = 0;
+  HelpCounters counters_;
 };
 
 }  // namespace tiered

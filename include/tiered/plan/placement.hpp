@@ -40,6 +40,7 @@ struct PlanRequest {
   bool launches_attention = false;
   bool deterministic = false;                 ///< who computes an expert must not depend on what is cached
   MutualRates mutual = {};                    ///< of host and link where both are busy
+  MutualRates mutual_attention = {};          ///< and where the host attends to states
   ExpertLayers const* experts = nullptr;      ///< of these shards, where somebody has them already
   ExpertCosts const* expert_costs = nullptr;  ///< of these costs; likewise
   ExpertShare expert_share = {};              ///< of those that come in windows

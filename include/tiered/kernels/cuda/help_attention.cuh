@@ -66,9 +66,7 @@ __global__ void __launch_bounds__(help_attention_threads) attention_answer_kerne
   for (int head = thread; head < a.n_heads; head += help_attention_threads)
     weights[head] = part_weights(a.log_sum_exp[head], a.host_log_sum_exp[head]);
   __syncthreads();
-  auto const add = [](float2 w, float own, float host) {
-    return (w.x == 0 ? 0.0f : w.x * own) + (w.y == 0 ? 0.0f : w.y * host);
-  };
+  auto const add = [](float2 w, float own, float host) { return (w.x == 0 ? 0.0f : w.x * own) + (w.y == 0 ? 0.0f : w.y * host); };
   int const n = a.n_heads * a.head_dim;
   std::uintptr_t const bits = reinterpret_cast<std::uintptr_t>(a.out) | reinterpret_cast<std::uintptr_t>(a.host_part);
   if (bits % sizeof(float4) == 0 && a.head_dim % 4 == 0) {

@@ -12,11 +12,11 @@
 
 namespace tiered::reference {
 
-/// Times of the log are 0, or 1 where there was a request.
+/// Times of the log are 0, or where there was a request 1 for all.
 inline void attention_ask(HelpAttentionArgs const& a) {
-  a.log->asked_ns = 0;
+  *a.log = {};
   if (!a.asks(a.row->position)) return;
-  a.log->asked_ns = 1;
+  *a.log = {1, 1, 1, 1, 1};
   std::copy_n(a.q, a.n_heads * a.head_dim, a.host_q);
   a.mail->layer = a.layer;
   std::atomic_ref(a.mail->request).store(*a.step * 1024 + std::uint64_t(a.layer) + 1, std::memory_order_release);

@@ -10,10 +10,11 @@
 namespace tiered {
 
 HelpCounters Executor::help_counters() const {
-  HelpCounters all = routed_.few().help_counters();
-  all.n_steps += n_attention_steps_;
-  all.n_timed_out += attention_.n_timed_out();
-  all.n_attention_requests = attention_.n_requests();
+  HelpCounters all = attention_.help_counters();
+  HelpCounters const& experts = routed_.few().help_counters();
+  all.n_steps = experts.n_steps + n_attention_steps_;
+  all.n_requests = experts.n_requests;
+  all.n_timed_out += experts.n_timed_out;
   return all;
 }
 
@@ -97,8 +98,8 @@ void Executor::run_helped(bool asks_attention) {
     throw;
   }
   if (waited_in_vain(asks_attention)) return walk();
-  if (asks_experts_) few.end_step();
-  if (!asks_experts_) ++n_attention_steps_;
+  asks_experts_ ? few.end_step() : void(++n_attention_steps_);
+  if (asks_attention) attention_.end_step();
   if (p_.trace != nullptr) few.trace_step(begin, end);
   if (p_.trace != nullptr && asks_attention) attention_.trace_step(begin, end, few.step_begin_ns());
   side_ = &p_.device;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <new>
 
+#include "tiered/core/clock.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/pipeline/helped_attention.hpp"
@@ -107,8 +108,10 @@ bool HelpedAttention::serve() {
   std::uint64_t const number = std::atomic_ref(m.request).load(std::memory_order_acquire);
   if (number == served_) return false;
   served_ = number;
-  ++n_requests_;
-  if (m.layer < 0 || m.layer >= n_layers()) throw Error(Errc::device, concat("the device asks for attention in layer ", m.layer, " of ", n_layers()));
+  double const begin_s = steady_seconds();
+  ++counters_.n_attention_requests;
+  if (m.layer < 0 || m.layer >= n_layers())
+    throw Error(Errc::device, concat("the device asks for attention in layer ", m.layer, " of ", n_layers()));
   AttentionConfig const& c = config(m.layer);
   HostPart const host = host_part(m.layer);
   AttentionArgs args;
@@ -129,13 +132,22 @@ bool HelpedAttention::serve() {
   args.positions.begin = share_of(m.layer).host_begin(c.window > 0 ? std::max(position_ - c.window + 1, 0) : 0, position_);
   tiered::launch(env_->host.kernels().attention[std::uint32_t(kv_->type())], args, env_->host.queue_now());
   std::atomic_ref(m.answered).store(number, std::memory_order_release);
+  counters_.attention_host_s += steady_seconds() - begin_s;
   return true;
 }
 
 bool HelpedAttention::timed_out() {
   if (mail().timed_out == 0) return false;
-  ++n_timed_out_;
+  ++counters_.n_timed_out;
   return true;
+}
+
+void HelpedAttention::end_step() {
+  for (std::int32_t layer = 0; layer < n_layers(); ++layer) {
+    AttentionHelpLog const& at = log(layer);
+    if (kv_->in_vram(layer) || at.asked_ns == 0) continue;
+    counters_.attention_device_s += double(at.own_ns - at.asked_ns) * 1e-9;
+  }
 }
 
 void HelpedAttention::give_up() noexcept {
@@ -154,7 +166,8 @@ void HelpedAttention::trace_step(Ticket begin, Ticket end, std::uint64_t origin_
                               {double(from - origin_ns) * 1e-9, double(to - origin_ns) * 1e-9}});
     };
     AttentionConfig const& c = config(s.layer);
-    std::int32_t const first = c.window > 0 ? std::max(position_ - c.window + 1, 0) : 0, border = std::max(first, kv_->vram_tokens(s.layer));
+    std::int32_t const first = c.window > 0 ? std::max(position_ - c.window + 1, 0) : 0,
+                       border = std::max(first, kv_->vram_tokens(s.layer));
     std::int32_t const n_read = share_of(s.layer).host_begin(first, position_) - border;
     std::size_t const token_bytes = 2 * kv_->page_bytes(s.layer) / std::size_t(kv_->page_tokens());
     if (n_read > 0) add(ActionKind::copy, first_gpu, at.begin_ns, at.own_ns, std::size_t(n_read) * token_bytes);

@@ -49,9 +49,10 @@ inline void share_reading(PlanRequest const& r, ShardPlan& plan) {
   }
   if (n_tokens <= 0 || !std::isfinite(copy_s)) return;
   constexpr double most_tokens = 1 << 16;
-  double const read = read_attention({host_s, 0, copy_s}, 0, r.mutual).read;
+  double const read = read_attention({host_s, 0, copy_s}, 0, r.mutual_attention).read;
   plan.state_read_share = float(read);
-  if (read < 1) plan.state_read_tokens = std::int32_t((std::min)(2 * r.hop_s * r.mutual.host_share / (host_s / n_tokens), most_tokens));
+  if (read < 1)
+    plan.state_read_tokens = std::int32_t((std::min)(2 * r.hop_s * r.mutual_attention.host_share / (host_s / n_tokens), most_tokens));
 }
 
 }  // namespace detail

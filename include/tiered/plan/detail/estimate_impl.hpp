@@ -172,14 +172,13 @@ struct Estimator::Walk {
     }
     return end_s;
   }
-  /// Within the step's one launch: see read_attention().
+  /// Within the step's one launch, in which nothing else is on its way: see read_attention().
   double attend_at_once(PassCost const& there, double own_s, double ready_s) {
-    double const read = read_attention(there, hop_s, owner.hardware_->mutual).read;
-    std::size_t const copy = shared.copy(ready_s, read * there.copy_s);
-    double end_s = read < 1 ? shared.run(ready_s + hop_s, (1 - read) * there.host_s).end_s + hop_s : ready_s;
-    end_s = (std::max)({end_s, shared.copied(copy).end_s, gpu.take(ready_s, own_s).end_s});
-    out.copied_bytes += read * there.copy_s * owner.hardware_->h2d.peak_per_s();
-    return gpu.free_s = end_s;
+    ReadAttention const both = read_attention(there, hop_s, attention_beside_link(*owner.hardware_));
+    out.copy_s += both.read * there.copy_s;
+    out.host_s += both.read < 1 ? (1 - both.read) * there.host_s : 0;
+    out.copied_bytes += both.read * there.copy_s * owner.hardware_->h2d.peak_per_s();
+    return gpu.free_s = (std::max)(ready_s + both.seconds, gpu.take(ready_s, own_s).end_s);
   }
   double core(bool on_host, double seconds, double hop, double ready_s) {
     double const end_s = take(on_host, ready_s + hop, seconds).end_s;

@@ -30,6 +30,7 @@ class TierPlanner {
         input_(input),
         hardware_(hardware),
         mutual_(hardware.mutual),
+        mutual_attention_(attention_beside_link(hardware)),
         estimator_(table, hardware),
         experts_(estimator_.experts()) {
     expects(input.rows.n > 0 && input.rows.n_sequences > 0 && input.rows.context >= 0,
@@ -141,6 +142,7 @@ class TierPlanner {
                 input_.launches_attention,
                 input_.deterministic,
                 mutual_,
+                mutual_attention_,
                 &experts_,
                 &expert_costs_,
                 share_};
@@ -291,7 +293,7 @@ class TierPlanner {
   ShardTable table_;
   PlannerInput const& input_;
   HardwareProfile const& hardware_;
-  MutualRates mutual_;
+  MutualRates mutual_, mutual_attention_;
   Estimator estimator_;
   PassCosts costs_;
   ExpertCosts expert_costs_;

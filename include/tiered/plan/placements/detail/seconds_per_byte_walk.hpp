@@ -130,7 +130,7 @@ class SecondsPerByteWalk {
         for (int on_device = 0; on_device < 2; ++on_device)
           s.attention_s[moved][on_device] =
               attention_s(r_.state_costs[s.layer], in_vram, on_device != 0, r_.hop_s, r_.rows.n, r_.streams_states);
-        s.launched_attention_s[moved] = launched_attention_s(r_.state_costs[s.layer], in_vram, r_.hop_s, r_.mutual);
+        s.launched_attention_s[moved] = launched_attention_s(r_.state_costs[s.layer], in_vram, r_.hop_s, r_.mutual_attention);
       }
     }
     if (s.kind != ShardKind::router) return s;
