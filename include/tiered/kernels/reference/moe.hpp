@@ -98,9 +98,7 @@ inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32
   expects(e.n_slots == e.n_tokens * e.n_used, "routed experts take all slots of their rows");
   if (a.route.logits != nullptr) route(a.route);
   std::vector<float> const x = detail::normed_rows(e.x, a.norm_weight, e.n_tokens, e.dim, a.eps, a.norm);
-  auto const is_absent = [&](std::int64_t slot) {
-    return a.absent_slots && (a.ids[slot] == -1 || a.weights[a.ids[slot]].gate == nullptr);
-  };
+  auto const is_absent = [&](std::int64_t slot) { return a.absent_slots && (a.ids[slot] == -1 || a.weights[a.ids[slot]].gate == nullptr); };
   for (std::int32_t slot = 0; slot < e.n_slots; ++slot) {
     if (is_absent(slot)) continue;
     if (a.ids[slot] < 0 || a.ids[slot] >= a.n_experts)
