@@ -290,7 +290,7 @@ void bench_small(Bench& b, std::int32_t n_tokens) {
   (void)n_kv_heads;
 }
 
-/// The router of one row of qwen3-30b-a3b: alone; as a step has it that is helped; and with guesses of the next two, which go to the host.
+/// The router of one row of qwen3-30b-a3b: alone; as a step has it that is helped; and with guesses of the next ones, which go to the host.
 /// Weights of more layers than L2 holds.
 void bench_router(Bench& b) {
   std::int32_t const dim = 2048, n_experts = 128;
@@ -301,21 +301,22 @@ void bench_router(Bench& b) {
   Vram<HelpState> state(std::vector<HelpState>(1));
   Vram<ExpertGroup> table(std::vector<ExpertGroup>(std::size_t{n_experts})), seen(std::size_t{n_experts});
   ExpertGuess* guesses = nullptr;
-  check(cudaMallocHost(reinterpret_cast<void**>(&guesses), 2 * std::size_t(n_experts) * sizeof *guesses));
+  check(cudaMallocHost(reinterpret_cast<void**>(&guesses),
+                       std::size_t(RouterAheadArgs::max_ahead) * std::size_t(n_experts) * sizeof *guesses));
   auto const args_of = [&](int i, std::int32_t n_ahead) {
     RouterAheadArgs a;
     auto const weights = [&](int l) { return w.data() + std::size_t(l) % n_layers * layer; };
     a.own.x = x.data(), a.own.norm_weight = norm.data(), a.own.eps = 1e-6f, a.own.norm = true;
     a.own.n_tokens = 1, a.own.dim = dim;
     a.own.parts[a.own.n_parts++] = {weights(i), nullptr, y.data(), n_experts, n_experts, DType::f32};
-    for (std::int32_t d = 0; d < n_ahead; ++d) a.ahead[d] = {weights(i + 32 * (d + 1)), norm.data(), guesses + d * n_experts};
+    for (std::int32_t d = 0; d < n_ahead; ++d) a.ahead[d] = {weights(i + 24 * (d + 1)), norm.data(), guesses + d * n_experts};
     a.n_ahead = n_ahead, a.n_experts = n_experts;
     a.state = state.data(), a.experts = table.data(), a.seen = seen.data();
     return a;
   };
   double const alone = b.device.graph_seconds(96, [&](int i) { b.device.launch(k.fused_matmul, args_of(i, 0).own); });
   b.tell("router 1 tokens", alone, double(layer) * 4, 0);
-  for (std::int32_t const n : {0, 2}) {
+  for (std::int32_t const n : {0, 1, RouterAheadArgs::max_ahead}) {
     double const s = b.device.graph_seconds(96, [&](int i) { b.device.launch(k.router_ahead, args_of(i, n)); });
     b.tell(fmt::format("router_ahead 1 tokens, {} ahead", n), s, double(layer) * 4 * (1 + n), 0);
   }

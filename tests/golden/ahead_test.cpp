@@ -47,7 +47,7 @@ Routes routes_of(std::shared_ptr<Transformer const> const& model, std::vector<st
   return routes;
 }
 
-/// Guesses made up by the test: what the next two layers will choose, or what they will not. In each step the first one that is missing is
+/// Guesses made up by the test: what the next layers will choose, or what they will not. In each step the first one that is missing is
 /// on its way before the device goes on.
 class Guesser {
  public:
