@@ -403,6 +403,10 @@ struct TransferArgs {
   std::int32_t n_parts = 0;
 };
 
+/// With which a device waits for its host within a step. The host's part of a layer takes some milliseconds at most; who takes longer may
+/// stand behind another thread's call of the driver that waits for the device.
+inline constexpr std::uint64_t help_patience_ns = 100'000'000;
+
 /// What passes between a device that waits within a step and the host that helps it: memory that both address. Each side writes its own
 /// fields, the number last; numbers go up.
 struct HelpMail {
@@ -460,8 +464,8 @@ struct HelpArgs {
   float* host_row = nullptr;             ///< [dim]: as row.y
   float const* host_sum = nullptr;       ///< [dim]: read after HelpMail::answered, where has_sum
   std::int32_t n_used = 0, n_experts = 0, dim = 0, layer = 0;
-  bool copies = false;                        ///< whether parts of many bytes may be listed
-  std::uint64_t patience_ns = 1'000'000'000;  ///< with which a request is waited for
+  bool copies = false;                           ///< whether parts of many bytes may be listed
+  std::uint64_t patience_ns = help_patience_ns;  ///< with which a request is waited for
 };
 
 /// What a layer's router makes of a row that is yet to reach the layer. One word of the host's memory, so that it is seen whole.
@@ -532,7 +536,7 @@ struct HelpAttentionArgs {
   std::int32_t n_heads = 0, head_dim = 0, layer = 0;
   std::int32_t window = 0;
   PositionShare share{};
-  std::uint64_t patience_ns = 1'000'000'000;
+  std::uint64_t patience_ns = help_patience_ns;
 
   TIERED_HD constexpr bool asks(std::int32_t position) const {
     std::int32_t const first = window > 0 && position - window + 1 > 0 ? position - window + 1 : 0;

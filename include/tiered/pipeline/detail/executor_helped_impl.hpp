@@ -10,11 +10,13 @@
 namespace tiered {
 
 HelpCounters Executor::help_counters() const {
-  HelpCounters all = attention_.help_counters();
-  HelpCounters const& experts = routed_.few().help_counters();
-  all.n_steps = experts.n_steps + n_attention_steps_;
-  all.n_requests = experts.n_requests;
-  all.n_timed_out += experts.n_timed_out;
+  HelpCounters all = routed_.few().help_counters();
+  HelpCounters const& attention = attention_.help_counters();
+  all.n_steps += n_attention_steps_;
+  all.n_timed_out += attention.n_timed_out;
+  all.n_attention_requests = attention.n_attention_requests;
+  all.attention_device_s = attention.attention_device_s;
+  all.attention_host_s = attention.attention_host_s;
   return all;
 }
 
