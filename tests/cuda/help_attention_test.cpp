@@ -279,12 +279,12 @@ TEST_CASE("cuda: behind a context that VRAM has not all of decode is one launch 
     for (DType const kv_type : {DType::f16, DType::q8_0}) {
       INFO(name << ", " << tiered::name(kv_type));
       EngineOptions options;
-      options.max_context = 8192;
+      options.max_context = 65536;
       options.n_threads = 2;
       options.kv_type = kv_type;
       options.hardware = HardwareProfile::simulated();
       std::vector<std::int32_t> tokens;
-      for (std::int32_t i = 0; i < 900; ++i) tokens.push_back(3 + i * 11 % 50);
+      for (std::int32_t i = 0; i < 6000; ++i) tokens.push_back(3 + i * 11 % 50);
       auto const run = [&](auto& engine) {
         Sequence const sequence = engine.new_sequence();
         engine.prefill(sequence, tokens);
@@ -300,7 +300,7 @@ TEST_CASE("cuda: behind a context that VRAM has not all of decode is one launch 
       Engine<CpuPolicies> cpu(model, on_cpu);
       std::vector<float> const expected = run(cpu);
       options.vram_bytes = 4 * GiB;
-      auto engine = test::make_limited(model, options, AnyPlacement(test::ExpertsInCache{0.4, 1.0 / 16}), 64 * MiB);
+      auto engine = test::make_limited(model, options, AnyPlacement(test::ExpertsInCache{0.4, 1.0 / 32}), 2 * MiB);
       std::vector<float> const got = run(engine);
       HelpCounters const help = engine.stats().help;
       CHECK(help.n_attention_requests > 0);

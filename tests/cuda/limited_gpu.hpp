@@ -57,11 +57,12 @@ struct ExpertsInCache {
       }
       if (shard.kind == ShardKind::embedding || !vram.try_resident(i)) continue;  // an embedding stays on the host
       out.shards[i] = {.home = Tier::vram, .gpu_rows = 1};
-      if (shard.kind == ShardKind::attention && vram.try_state(std::size_t(shard.layer), states))
-        out.state_in_vram[std::size_t(shard.layer)] = float(states);
     }
-    std::size_t const cache = std::size_t(share * expert_bytes);
-    if (vram.try_bytes(cache)) out.cache_bytes = cache;
+    out.cache_bytes = std::size_t(share * expert_bytes);
+    out.declined = out.declined || !vram.try_bytes(out.cache_bytes);
+    for (std::size_t l = 0; l < r.states.size(); ++l) {
+      if (vram.try_state(l, states)) out.state_in_vram[l] = float(states);
+    }
     return out;
   }
 };

@@ -228,6 +228,7 @@ class FewRouted {
   /// Where the device finds a layer's experts.
   ExpertGroup const* table_of(std::int32_t layer) const { return looks_ahead_ ? seen_by_device() : addresses_.of_layer(layer); }
   bool pays_to_look_ahead() const;
+  bool may_bring_ahead();
   void set_reserve();
   void keep_reserve();
   bool is_wanted(ShardId id) const;

@@ -59,6 +59,11 @@ namespace detail {
 
 using PlaceRef = FunctionRef<Placements(PlanRequest const&)>;
 using PrefetchRef = FunctionRef<Schedule(ShardPlan const&, ShardTable const&)>;
+template <class Cost>
+concept PricesAlike = requires {
+  requires Cost::same_for_alike;
+};
+
 struct CostRefs {
   FunctionRef<PassCost(Shard const&, Rows)> shard;
   FunctionRef<PassCost(LayerState const&, Rows)> state;
@@ -83,10 +88,7 @@ TierPlan plan_tier(Placement const& placement, Prefetch const& prefetch, Cost co
   auto schedule = [&](ShardPlan const& plan, ShardTable const& t) { return prefetch.schedule(plan, t); };
   auto shard_cost = [&](Shard const& s, Rows rows) { return cost.cost(s, rows); };
   auto state_cost = [&](LayerState const& s, Rows rows) { return cost.cost(s, rows); };
-  detail::CostRefs const costs{shard_cost, state_cost, requires {requires Cost::same_for_alike;
-}
-};  // namespace tiered
-return detail::plan_tier(hardware, table, input, place, schedule, costs);
+  return detail::plan_tier(hardware, table, input, place, schedule, {shard_cost, state_cost, detail::PricesAlike<Cost>});
 }
 
 /// One plan for each of `bounds` (most tokens, ascending), all with the same states in VRAM. input.rows.n is not used.

@@ -116,7 +116,10 @@ bool Executor::waited_in_vain(bool asks_attention) {
   bool const attention = asks_attention && attention_.timed_out(), experts = asks_experts_ && few.timed_out();
   if (!attention && !experts) return false;
   wait_for_copies();
-  if (!asks_experts_) return true;
+  if (!experts) {  // all that was asked for of these has been answered
+    if (asks_experts_) few.settle_ahead();
+    return true;
+  }
   p_.cache->clear({});
   few.forget_coming();
   return true;

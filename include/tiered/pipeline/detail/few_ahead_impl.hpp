@@ -92,6 +92,12 @@ bool FewRouted::look_ahead() {
   return true;
 }
 
+/// Whether one more may be on its way beside those of look_ahead(): each has an entry of help_entries until its copy is done.
+bool FewRouted::may_bring_ahead() {
+  while (!on_way_.empty() && env_->copy->done(on_way_.front())) on_way_.erase(on_way_.begin());
+  return !looks_ahead_ || on_way_.size() + std::size_t(most_on_way) < std::size_t(ahead_entries);
+}
+
 /// The entry of the device's table comes behind the weights in the same lane, its gate by itself and last: whoever sees it sees the rest.
 void FewRouted::bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Ticket const> after) {
   Shard const& s = env_->table.shard(id);

@@ -156,17 +156,18 @@ bool FewRouted::serve() {
   if (number == served_) return false;
   served_ = number;
   ++help_counters_.n_requests;
-  if (m.layer < 0 || std::size_t(m.layer) >= helped_.size() || helped_[std::size_t(m.layer)].rows.config == nullptr)
-    throw Error(Errc::device, concat("the device asks for help in layer ", m.layer, " of ", helped_.size()));
-  Helped& h = helped_[std::size_t(m.layer)];
+  std::int32_t const layer = m.layer;  // a device that has lost patience writes the next one's
+  if (layer < 0 || std::size_t(layer) >= helped_.size() || helped_[std::size_t(layer)].rows.config == nullptr)
+    throw Error(Errc::device, concat("the device asks for help in layer ", layer, " of ", helped_.size()));
+  Helped& h = helped_[std::size_t(layer)];
   rows_ = &h.rows;
   first_expert_ = h.first_expert;
   h.served = step_;
   list_experts();
   note_arrivals(HelpMail::max_parts / 4);
   find_helped(m.missing);
-  requested_layer_ = m.layer;
-  ahead_.reach(m.layer);
+  requested_layer_ = layer;
+  ahead_.reach(layer);
   share_helped_misses();
   keep_reserve();
   clear_evicted();
@@ -208,7 +209,7 @@ void FewRouted::share_helped_misses() {
     e.where = Where::fetched;
     --n_fetch;
   }
-  if (!looks_ahead_ || !ahead_.next(1, [&](ShardId id) { return is_wanted(id); })) bring_one_for_later();
+  if (may_bring_ahead() && (!looks_ahead_ || !ahead_.next(1, [&](ShardId id) { return is_wanted(id); }))) bring_one_for_later();
 }
 
 /// Those whose copies are done, as long as there are fewer changes than that.
@@ -246,6 +247,8 @@ void FewRouted::list_parts() {
   if (addresses_.changes().size() <= std::size_t(HelpMail::max_parts) / 2) {
     for (TransferArgs::Part const& part : addresses_.changes()) add(part);
   } else {
+    // A copy that is on its way enters its expert in parts: none may stand between the whole table's.
+    if (!on_way_.empty()) env_->copy->wait(on_way_.back());
     add(addresses_.all());
   }
   addresses_.changes().clear();

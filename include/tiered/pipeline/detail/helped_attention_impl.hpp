@@ -110,14 +110,15 @@ bool HelpedAttention::serve() {
   served_ = number;
   double const begin_s = steady_seconds();
   ++counters_.n_attention_requests;
-  if (m.layer < 0 || m.layer >= n_layers())
-    throw Error(Errc::device, concat("the device asks for attention in layer ", m.layer, " of ", n_layers()));
-  AttentionConfig const& c = config(m.layer);
-  HostPart const host = host_part(m.layer);
+  std::int32_t const layer = m.layer;  // a device that has lost patience writes the next one's
+  if (layer < 0 || layer >= n_layers())
+    throw Error(Errc::device, concat("the device asks for attention in layer ", layer, " of ", n_layers()));
+  AttentionConfig const& c = config(layer);
+  HostPart const host = host_part(layer);
   AttentionArgs args;
   args.q = host.q;
   args.rows = reinterpret_cast<KvRow const*>(env_->host_base + env_->layout->kv_rows);
-  args.tables = kv_->tables(m.layer);
+  args.tables = kv_->tables(layer);
   args.out = host.out;
   args.log_sum_exp = host.log_sum_exp;
   args.workspace = host.workspace;
@@ -129,7 +130,7 @@ bool HelpedAttention::serve() {
   args.max_position = position_;
   args.window = c.window;
   args.scale = c.scale;
-  args.positions.begin = share_of(m.layer).host_begin(c.window > 0 ? std::max(position_ - c.window + 1, 0) : 0, position_);
+  args.positions.begin = share_of(layer).host_begin(c.window > 0 ? std::max(position_ - c.window + 1, 0) : 0, position_);
   tiered::launch(env_->host.kernels().attention[std::uint32_t(kv_->type())], args, env_->host.queue_now());
   std::atomic_ref(m.answered).store(number, std::memory_order_release);
   counters_.attention_host_s += steady_seconds() - begin_s;

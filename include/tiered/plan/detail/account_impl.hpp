@@ -47,7 +47,7 @@ inline void share_reading(PlanRequest const& r, ShardPlan& plan) {
     host_s += r.state_costs[l].host_s;
     copy_s += (std::max)(r.state_costs[l].copy_s, r.state_costs[l].gpu_s);
   }
-  if (n_tokens <= 0 || !std::isfinite(copy_s)) return;
+  if (n_tokens <= 0 || host_s <= 0 || !std::isfinite(copy_s)) return;
   constexpr double most_tokens = 1 << 16;
   double const read = read_attention({host_s, 0, copy_s}, 0, r.mutual_attention).read;
   plan.state_read_share = float(read);

@@ -216,7 +216,7 @@ struct Estimator::Walk {
         fetch_s += fetched * cost.copy_s;
         copied_bytes += fetched * costs.read_bytes[id];
         if (computed > 0) host_s += computed * cost.host_s;
-        missing.add(cost, (1 - hits()) * by_block, 1 - hits(), (std::max)(computed, 0.0), probability, costs.read_bytes[id]);
+        missing.add(cost, (1 - hit) * by_block, 1 - hit, (std::max)(computed, 0.0), probability, costs.read_bytes[id]);
         used_on_host += computed * probability;
         host_bytes += computed * costs.read_bytes[id];
       } else {

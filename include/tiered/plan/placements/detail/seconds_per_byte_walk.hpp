@@ -253,7 +253,7 @@ class SecondsPerByteWalk {
     bool const shares = share.n_host > 0 && n_missing > 0;
     double copy_s = missing * sum.copy_s;
     double const ahead_s = copy_s * flow / (missing * double(router.n_experts * largest));
-    if (shares) copy_s *= (1 - double(share.n_host) / n_missing) / r_.mutual.h2d_share;
+    if (shares) copy_s *= (std::max)(1 - double(share.n_host) / n_missing, 0.0) / r_.mutual.h2d_share;
     if (shares) copy_s += double(r_.rows.n) * r_.expert_share.back_row_s;
     c.link_s = (std::max)(c.link_s, c.experts_s - ahead_s) + copy_s;
     double const host_end_s = shares ? c.rows_s + r_.expert_share.lead_s + share.host_s : 0;
