@@ -300,7 +300,7 @@ TEST_CASE("cuda: behind a context that VRAM has not all of decode is one launch 
       Engine<CpuPolicies> cpu(model, on_cpu);
       std::vector<float> const expected = run(cpu);
       options.vram_bytes = 4 * GiB;
-      auto engine = test::make_limited(model, options, AnyPlacement(test::ExpertsInCache{0.4, 1.0 / 32}), 2 * MiB);
+      auto engine = test::make_limited(model, options, AnyPlacement(test::ExpertsInCache{0.4, 1.0 / 32}), 3 * MiB);
       std::vector<float> const got = run(engine);
       HelpCounters const help = engine.stats().help;
       CHECK(help.n_attention_requests > 0);
