@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "tiered/core/error.hpp"
 #include "tiered/kernels/backend.hpp"
 #include "tiered/kernels/reference/help.hpp"
+#include "tiered/kernels/reference/help_attention.hpp"
 #include "tiered/kernels/reference/table.hpp"
 #include "tiered/memory/lane.hpp"
 #include "tiered/sim/sim_tier.hpp"
@@ -52,10 +54,29 @@ class ReferenceDevice {
   /// With a lane set of threads only: the op waits for another thread.
   void offer_help() {
     table_.help = [](HelpArgs const& args, Queue q) {
-      return enqueue_on<HelpArgs>(
-          q, [](HelpArgs const& a, Queue) { return reference::help(a), 0; }, args);
+      ReferenceDevice* const self = static_cast<Target const*>(q.native)->self;
+      return self->enqueue_task("help", [self, args] {
+        if (self->before_help) self->before_help(args);
+        reference::help(args);
+      });
+    };
+    table_.router_ahead = [](RouterAheadArgs const& args, Queue q) {
+      ReferenceDevice* const self = static_cast<Target const*>(q.native)->self;
+      RouterAheadArgs const* const kept = self->kept_.emplace_back(std::make_unique<RouterAheadArgs const>(args)).get();
+      return self->enqueue_task("router_ahead", [self, kept] { self->router ? self->router(*kept) : reference::router_ahead(*kept); });
+    };
+    table_.attention_ask = [](HelpAttentionArgs const& args, Queue q) {
+      return enqueue_on<HelpAttentionArgs>(
+          q, [](HelpAttentionArgs const& a, Queue) { return reference::attention_ask(a), 0; }, args);
+    };
+    table_.attention_answer = [](HelpAttentionArgs const& args, Queue q) {
+      return enqueue_on<HelpAttentionArgs>(
+          q, [](HelpAttentionArgs const& a, Queue) { return reference::attention_answer(a), 0; }, args);
     };
   }
+  /// On the device's thread. Instead of the op, and before it.
+  std::function<void(RouterAheadArgs const&)> router;
+  std::function<void(HelpArgs const&)> before_help;
 
   /// What a capture gives: moved, not copied, as a device's graphs are.
   struct Graph {
@@ -117,7 +138,7 @@ class ReferenceDevice {
   static std::string name_of(ExpertsArgs const&) { return "experts"; }
   static std::string name_of(CombineArgs const&) { return "combine"; }
   static std::string name_of(TransferArgs const&) { return "transfer"; }
-  static std::string name_of(HelpArgs const&) { return "help"; }
+  static std::string name_of(HelpAttentionArgs const&) { return "help_attention"; }
   static std::string name_of(RoutedExpertsArgs const& a) { return a.norm ? "norm+routed_experts" : "routed_experts"; }
   static std::string name_of(FusedMatmulArgs const& a) {
     constexpr char const* then[] = {"store", "add", "gate"};
@@ -131,10 +152,15 @@ class ReferenceDevice {
   }
   template <class Args>
   int enqueue(Kernel<Args> op, Args const& args, bool now) {
+    if (!now) return enqueue_task(name_of(args), [op, args] { op(args, Queue{}); });
     if (launches.size() == fail_at) return 999;
     launches.push_back(name_of(args));
-    if (now) return op(args, Queue{});
-    auto const task = [op, args] { op(args, Queue{}); };
+    return op(args, Queue{});
+  }
+  template <class Task>
+  int enqueue_task(std::string name, Task const& task) {
+    if (launches.size() == fail_at) return 999;
+    launches.push_back(std::move(name));
     if (capturing_) {
       captured_.tasks.emplace_back(task);
     } else {
@@ -194,6 +220,7 @@ class ReferenceDevice {
   KernelTable table_;
   SimTier memory_;
   Graph captured_;
+  std::vector<std::unique_ptr<RouterAheadArgs const>> kept_;  // larger than a task may be
   bool capturing_ = false;
 };
 static_assert(Backend<ReferenceDevice>);

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -214,15 +215,19 @@ void bench_decode_attention(Bench& b, DType type, AttentionArgs const& attention
          s, bytes, 0);
 }
 
-/// Keys and values of one sequence, and rows at its end.
+/// Keys and values of one sequence, and rows at its end. `over_link`: they lie in the host's memory, and one row reads them there.
 void bench_attention(Bench& b, DType type, std::int32_t n_rows, std::int32_t context, std::int32_t n_heads, std::int32_t n_kv_heads,
-                     std::int32_t head_dim) {
+                     std::int32_t head_dim, bool over_link = false) {
   std::int32_t const page = attention_span, n_pages = (context + page - 1) / page;
   std::size_t const page_bytes = std::size_t(n_kv_heads) * std::size_t(page) * kv_row_bytes(type, head_dim);
   int const n_layers = n_rows > 16 ? 1 : int(std::clamp<std::size_t>(cold_bytes / (2 * page_bytes * std::size_t(n_pages)), 1, 64));
-  Vram<std::byte> kv(random_blocks(type, 2 * page_bytes * std::size_t(n_pages * n_layers)));
+  std::vector<std::byte> const values = random_blocks(type, 2 * page_bytes * std::size_t(n_pages * n_layers));
+  std::optional<Locked> in_host;
+  if (over_link) in_host.emplace(values);
+  Vram<std::byte> kv(over_link ? std::vector<std::byte>(1) : values);
+  std::byte* const first_page = over_link ? in_host->data() : kv.data();
   std::vector<std::byte*> lists;
-  for (int i = 0; i < 2 * n_pages * n_layers; ++i) lists.push_back(kv.data() + std::size_t(i) * page_bytes);
+  for (int i = 0; i < 2 * n_pages * n_layers; ++i) lists.push_back(first_page + std::size_t(i) * page_bytes);
   Vram<std::byte*> pages(lists);
   std::vector<KvTable> tables;
   for (int l = 0; l < n_layers; ++l) tables.push_back({pages.data() + 2 * l * n_pages, pages.data() + (2 * l + 1) * n_pages});
@@ -248,12 +253,13 @@ void bench_attention(Bench& b, DType type, std::int32_t n_rows, std::int32_t con
     args.tables = device_tables.data() + i % n_layers;
     b.device.launch(b.device.table().attention[std::uint32_t(type)], args);
   });
-  if (n_rows == 1) bench_decode_attention(b, type, args, device_tables.data(), n_layers);
+  if (n_rows == 1 && !over_link) bench_decode_attention(b, type, args, device_tables.data(), n_layers);
   double pairs = 0;
   for (KvRow const& r : rows) pairs += r.position + 1;
   double const bytes = 2.0 * context * n_kv_heads * double(kv_row_bytes(type, head_dim));
-  b.tell(fmt::format("attention {} {} rows at {} ({}/{} heads of {})", name(type), n_rows, context, n_heads, n_kv_heads, head_dim), s,
-         bytes, n_rows > 16 ? 4.0 * pairs * n_heads * head_dim : 0);
+  b.tell(fmt::format("attention {} {} rows at {} ({}/{} heads of {}){}", name(type), n_rows, context, n_heads, n_kv_heads, head_dim,
+                     over_link ? " over the link" : ""),
+         s, bytes, n_rows > 16 ? 4.0 * pairs * n_heads * head_dim : 0);
 }
 
 /// Ops whose time is that of a launch.
@@ -284,6 +290,39 @@ void bench_small(Bench& b, std::int32_t n_tokens) {
   (void)n_kv_heads;
 }
 
+/// The router of one row of qwen3-30b-a3b: alone; as a step has it that is helped; and with guesses of the next ones, which go to the host.
+/// Weights of more layers than L2 holds.
+void bench_router(Bench& b) {
+  std::int32_t const dim = 2048, n_experts = 128;
+  std::size_t const n_layers = 96, layer = std::size_t(dim) * std::size_t(n_experts);
+  KernelTable const& k = b.device.table();
+  Vram<float> x(random_floats(std::size_t(dim))), norm(random_floats(std::size_t(dim))), w(n_layers * layer), y(std::size_t{n_experts});
+  check(cudaMemset(w.data(), 0, n_layers * layer * sizeof(float)));
+  Vram<HelpState> state(std::vector<HelpState>(1));
+  Vram<ExpertGroup> table(std::vector<ExpertGroup>(std::size_t{n_experts})), seen(std::size_t{n_experts});
+  ExpertGuess* guesses = nullptr;
+  check(cudaMallocHost(reinterpret_cast<void**>(&guesses),
+                       std::size_t(RouterAheadArgs::max_ahead) * std::size_t(n_experts) * sizeof *guesses));
+  auto const args_of = [&](int i, std::int32_t n_ahead) {
+    RouterAheadArgs a;
+    auto const weights = [&](int l) { return w.data() + std::size_t(l) % n_layers * layer; };
+    a.own.x = x.data(), a.own.norm_weight = norm.data(), a.own.eps = 1e-6f, a.own.norm = true;
+    a.own.n_tokens = 1, a.own.dim = dim;
+    a.own.parts[a.own.n_parts++] = {weights(i), nullptr, y.data(), n_experts, n_experts, DType::f32};
+    for (std::int32_t d = 0; d < n_ahead; ++d) a.ahead[d] = {weights(i + 24 * (d + 1)), norm.data(), guesses + d * n_experts};
+    a.n_ahead = n_ahead, a.n_experts = n_experts;
+    a.state = state.data(), a.experts = table.data(), a.seen = seen.data();
+    return a;
+  };
+  double const alone = b.device.graph_seconds(96, [&](int i) { b.device.launch(k.fused_matmul, args_of(i, 0).own); });
+  b.tell("router 1 tokens", alone, double(layer) * 4, 0);
+  for (std::int32_t const n : {0, 1, RouterAheadArgs::max_ahead}) {
+    double const s = b.device.graph_seconds(96, [&](int i) { b.device.launch(k.router_ahead, args_of(i, n)); });
+    b.tell(fmt::format("router_ahead 1 tokens, {} ahead", n), s, double(layer) * 4 * (1 + n), 0);
+  }
+  check(cudaFreeHost(guesses));
+}
+
 void run(Choice const& choice) {
   Device device;
   Bench b{device, {device.copy_rate(), device.matrix_rate()}, choice, {}};
@@ -295,6 +334,7 @@ void run(Choice const& choice) {
   });
   if (choice.wants("small")) {
     for (std::int32_t const n : {1, 1024}) bench_small(b, n);
+    bench_router(b);
   }
   if (choice.wants("few")) {
     for (DType const type : types) {
@@ -326,6 +366,11 @@ void run(Choice const& choice) {
     bench_attention(b, DType::f16, 2048, 16384, 32, 32, 64);
     bench_attention(b, DType::f16, 2048, 16384, 16, 4, 256);
   }
+  if (choice.wants("link")) {
+    for (DType const type : {DType::f16, DType::q8_0}) {
+      for (std::int32_t const context : {256, 1024, 4096, 16384}) bench_attention(b, type, 1, context, 32, 4, 128, true);
+    }
+  }
   if (!choice.json.empty()) std::ofstream(choice.json) << b.json;
 }
 
@@ -334,7 +379,7 @@ void run(Choice const& choice) {
 int main(int argc, char** argv) {
   Choice choice;
   CLI::App app("CUDA kernels beside what the device was measured to do");
-  app.add_option("--op", choice.ops, "small, few, experts, many, attention; default: all");
+  app.add_option("--op", choice.ops, "small, few, experts, many, attention, link; default: all");
   app.add_option("--type", choice.types, "weight formats, as in q4_0; default: all");
   app.add_option("--json", choice.json, "write one line per figure to this file");
   CLI11_PARSE(app, argc, argv);

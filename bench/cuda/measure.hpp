@@ -45,6 +45,22 @@ class Vram {
   std::size_t n_ = 0;
 };
 
+/// Bytes in page-locked host memory, which the device reads by the same address.
+class Locked {
+ public:
+  explicit Locked(std::vector<std::byte> const& values) {
+    check(cudaHostAlloc(reinterpret_cast<void**>(&data_), values.size(), cudaHostAllocMapped));
+    std::copy(values.begin(), values.end(), data_);
+  }
+  Locked(Locked const&) = delete;
+  Locked& operator=(Locked const&) = delete;
+  ~Locked() { cudaFreeHost(data_); }
+  std::byte* data() { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+};
+
 class Device {
  public:
   Device() : workspace_(cuda_workspace_bytes + cuda_counter_bytes), cublas_workspace_(std::size_t{32} << 20) {

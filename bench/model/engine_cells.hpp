@@ -40,6 +40,7 @@ struct EngineJob {
   std::vector<int> prompts;
   int max_context = 0, n_runs = 2;  ///< runs of each prompt, the first of which is another figure
   double started_s = 0;             ///< when the process began, by now_s()
+  bool looks_ahead = true;          ///< as planned; false: see EngineOptions::look_ahead
 };
 
 /// Times of one prompt and the tokens behind it.
@@ -94,6 +95,7 @@ class EngineCells {
     o.max_context = job.max_context;
     o.kv_type = kv_type_of(job.question.kv_type);
     o.link_bytes_per_s = job.question.held_link_bytes_per_s;
+    if (!job.looks_ahead) o.look_ahead = tiered::LookAhead::never;
     o.expert_prior = false;  // a cell says the same whatever ran before
     return o;
   }
@@ -120,7 +122,7 @@ class EngineCells {
     double const begin = now_s(), copied = counted_bytes();
     engine_.prefill(sequence, prompt);
     double const answered = now_s(), copied_for_prompt = counted_bytes();
-    tiered::ExpertCache::Counters const before = engine_.stats().experts;
+    tiered::EngineStats const before = engine_.stats();
     for (std::size_t i = 0; i < more.size(); ++i) {
       engine_.decode(sequence, more[i]);
       if (i == 0) t.first_token_s = now_s() - answered;
@@ -149,10 +151,14 @@ class EngineCells {
   static constexpr bool counts() {
     return requires(tiered::Engine<P> & e) { e.machine().copy->bytes_to_device(); };
   }
-  void note_traffic(Cell& c, double for_prompt, double behind, tiered::ExpertCache::Counters const& before) {
-    tiered::ExpertCache::Counters const after = engine_.stats().experts;
-    double const hits = double(after.hits - before.hits), misses = double(after.misses - before.misses);
+  void note_traffic(Cell& c, double for_prompt, double behind, tiered::EngineStats const& before) {
+    tiered::EngineStats const after = engine_.stats();
+    double const hits = double(after.experts.hits - before.experts.hits), misses = double(after.experts.misses - before.experts.misses);
     if (hits + misses > 0) c.expert_hits = hits / (hits + misses);
+    double const ahead = double(after.help.n_guessed - before.help.n_guessed);
+    c.ahead_per_token = c.decoded > 0 ? ahead / c.decoded : 0;
+    c.ahead_right = ahead > 0 ? double(after.help.n_right - before.help.n_right) / ahead : 0;
+    c.ahead_in_time = ahead > 0 ? double(after.help.n_in_time - before.help.n_in_time) / ahead : 0;
     misses_per_token_ = c.decoded > 0 ? misses / c.decoded : 0;
     c.counted = counts();
     if (!c.counted) return;
@@ -177,7 +183,8 @@ class EngineCells {
     c.host_bytes_per_token = token.host_bytes;
     if (c.counted) return;
     c.streamed_prompt_bytes = prompt.copied_bytes;
-    c.streamed_bytes_per_token = cached ? scheduled_bytes() + misses_per_token_ * fetched_share() * expert_bytes() : token.copied_bytes;
+    double const experts = misses_per_token_ * fetched_share() + c.ahead_per_token;
+    c.streamed_bytes_per_token = cached ? scheduled_bytes() + experts * expert_bytes() : token.copied_bytes;
   }
   /// Of the misses of the cache: the host computes the others.
   double fetched_share() const { return double(engine_.plans().images.front().plan.fetched_misses); }

@@ -42,6 +42,7 @@ struct Cell {
   double streamed_prompt_bytes = 0, streamed_bytes_per_token = 0, host_bytes_per_token = 0;
   bool counted = false;     ///< streamed bytes were counted; else they are the plan's, and misses of the cache
   double expert_hits = -1;  ///< share, while decoding; -1: no cache
+  double ahead_per_token = 0, ahead_right = 0, ahead_in_time = 0;  ///< experts brought on guesses; shares of them
 
   double ttft_bound_s = 0, decode_physical_s = 0, decode_practical_s = 0;
   double ttft_predicted_s = 0, decode_predicted_s = 0;
@@ -120,6 +121,9 @@ void each_field(C& c, Visit visit) {
   visit("host_bytes_per_token", c.host_bytes_per_token);
   visit("streamed_bytes_counted", c.counted);
   visit("expert_hits", c.expert_hits);
+  visit("experts_ahead_per_token", c.ahead_per_token);
+  visit("experts_ahead_right", c.ahead_right);
+  visit("experts_ahead_in_time", c.ahead_in_time);
   visit("ttft_bound_s", c.ttft_bound_s);
   visit("decode_physical_s", c.decode_physical_s);
   visit("decode_practical_s", c.decode_practical_s);

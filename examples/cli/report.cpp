@@ -77,8 +77,25 @@ std::string device_text(Report const& r, Options const& o) {
   if (std::uint64_t const used = r.experts.hits + r.experts.misses; used > 0)
     out += concat("\nexpert cache         ", fixed(100 * double(r.experts.hits) / double(used), 1), " % of ", used, " uses hit");
   if (r.prior_bytes > 0) out += concat("\n                     began with ", format_bytes(r.prior_bytes), " that earlier runs used");
-  if (r.n_steps_again > 0)
-    out += concat("\n                     ", r.n_steps_again, " steps done again: the GPU waited for the CPU in vain");
+  if (tiered::SharedFlowCounters const& s = r.shared; s.n_experts > 0 && s.n_rows > 0)
+    out += concat("\nprompt's experts     the CPU computed ", fixed(100 * double(s.n_host_experts) / double(s.n_experts), 0),
+                  " % of them, ", fixed(100 * double(s.n_host_rows) / double(s.n_rows), 0), " % of their rows, in ", s.n_layers, " layers");
+  if (tiered::HelpCounters const& h = r.help; h.n_guessed > 0) {
+    out += concat("\n                     ", fixed(double(h.n_guessed) / double(h.n_steps), 1),
+                  " a token brought ahead of their layers: ", fixed(100 * double(h.n_right) / double(h.n_guessed), 0), " % were used, ",
+                  fixed(100 * double(h.n_in_time) / double(h.n_guessed), 0), " % were there in time; ",
+                  format_bytes(h.wasted_bytes / h.n_steps), " a token in vain");
+  }
+  if (r.help.n_requests > 0 && r.help.n_steps > 0) {
+    out += concat("\n                     the GPU asked for missing ones in ", fixed(double(r.help.n_requests) / double(r.help.n_steps), 1),
+                  " layers a token");
+  }
+  if (r.help.n_timed_out > 0)
+    out += concat("\n                     ", r.help.n_timed_out, " steps done again: the GPU waited for the CPU in vain");
+  if (double const n = double(r.help.n_attention_requests); n > 0) {
+    out += concat("\nattention shared     ", r.help.n_attention_requests, " times, GPU ", fixed(1e6 * r.help.attention_device_s / n, 0),
+                  " us, CPU ", fixed(1e6 * r.help.attention_host_s / n, 0), " us");
+  }
   return out + '\n';
 }
 

@@ -53,7 +53,8 @@ struct Report {
   std::string stopped;
   std::size_t vram_peak_bytes = 0, host_kv_bytes = 0;
   tiered::ExpertCache::Counters experts;
-  std::uint64_t n_steps_again = 0;  ///< the device waited for the host for too long: HelpCounters::n_timed_out
+  tiered::SharedFlowCounters shared;
+  tiered::HelpCounters help;
   tiered::LoadTimes load;           ///< of the engine, a part of load_s
   std::optional<Bound> bound;
   std::size_t prior_bytes = 0;      ///< of experts that earlier runs used, brought ahead

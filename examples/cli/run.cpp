@@ -72,7 +72,8 @@ Report Run::report(Turn const& turn) const {
   r.vram_peak_bytes = stats.vram_peak_bytes;
   r.host_kv_bytes = stats.host_kv_bytes;
   r.experts = stats.experts;
-  r.n_steps_again = stats.help.n_timed_out;
+  r.shared = stats.shared;
+  r.help = stats.help;
   r.load = stats.load;
   if (tiered::BoundedTrace const* const trace = runner_.trace())
     r.idle = tiered::decode_idle(trace->events(), runner_.table(), trace->steps());

@@ -6,37 +6,12 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "cuda/kv_pages.hpp"
+#include "cuda/attention_check.hpp"
 #include "tiered/kernels/cuda/attention_tuning.hpp"
 
 using namespace tiered_test;
 
 namespace {
-
-struct Outputs {
-  std::vector<float> out, log_sum_exp;
-};
-
-AttentionArgs args_of(AttentionCase const& c, std::int32_t n, std::int32_t max_position) {
-  AttentionArgs args;
-  args.n_tokens = n;
-  args.n_heads = c.n_heads;
-  args.n_kv_heads = c.n_kv_heads;
-  args.head_dim = c.head_dim;
-  args.page_tokens = c.page_tokens;
-  args.max_position = max_position;
-  args.window = c.window;
-  args.scale = 1 / std::sqrt(float(c.head_dim));
-  return args;
-}
-
-std::int32_t largest_position(std::vector<KvRow> const& rows) {
-  std::int32_t largest = 0;
-  for (KvRow const row : rows) largest = std::max(largest, row.position);
-  return largest;
-}
-
-constexpr Range everything{0, std::numeric_limits<std::int32_t>::max()};
 
 /// Rows [first, first + n) of the case on the device; all positions up to max_position must be allowed for.
 Outputs attend(Gpu& gpu, AttentionCase const& c, DType kv, DevicePages const& pages, std::vector<float> const& q, std::int32_t first,
@@ -58,62 +33,6 @@ Outputs attend(Gpu& gpu, AttentionCase const& c, DType kv, DevicePages const& pa
   gpu.run(gpu.table().attention[std::uint32_t(kv)], args);
   workspace.download();  // nothing was written behind it
   return {out.download(), log_sum_exp.download()};
-}
-
-/// The same by the reference, rows spread over threads.
-Outputs expected_of(AttentionCase const& c, DType kv, Pages const& pages, std::vector<float> const& q, Range positions = everything) {
-  auto const n = std::int32_t(c.rows.size());
-  std::ptrdiff_t const row = std::ptrdiff_t(c.n_heads) * c.head_dim;
-  Outputs result{poisoned(std::size_t(n) * std::size_t(row)), poisoned(std::size_t(n) * std::size_t(c.n_heads))};
-  constexpr std::int32_t n_threads = 8;
-  std::vector<std::thread> threads;
-  for (std::int32_t i = 0; i < n_threads; ++i) {
-    std::int32_t const first = n * i / n_threads, end = n * (i + 1) / n_threads;
-    threads.emplace_back([=, &c, &pages, &q, &result] {
-      AttentionArgs args = args_of(c, end - first, pages.max_position);
-      args.positions = positions;
-      args.q = q.data() + first * row;
-      args.rows = c.rows.data() + first;
-      args.tables = pages.tables.data();
-      args.out = result.out.data() + first * row;
-      args.log_sum_exp = result.log_sum_exp.data() + std::ptrdiff_t(first) * c.n_heads;
-      reference::attention(args, kv);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return result;
-}
-
-/// What outputs and logarithms may be off by, |q|, |k|, |v| <= 2. In f32 as the CPU's test has it, a score being a sum of head_dim products
-/// of at most scale * 4 each, four times for tensor cores, which cut off what they add. Where operands are rounded to binary16, by 2^-11 at
-/// most and so by 2^-11 / sqrt(3) on average, a score is off by the root of head_dim times scale times (2 * 2 / 3) times that; eight times
-/// that is never met. Weights and values are rounded alike, which counts once.
-double tolerance(AttentionCase const& c, DType kv, std::int32_t n_rows, std::int32_t n_positions) {
-  double const score_error = (c.head_dim + 5) * epsilon * 4.1 * std::sqrt(double(c.head_dim));
-  double const f32 = 2 * (score_error + 8 * epsilon) + (n_positions + 40) * epsilon;
-  bool const tiled = kv != DType::f32 && cuda::is_tiled_head(c.head_dim) && c.page_tokens % cuda::split_tile == 0;
-  if (!tiled) return 2 * f32;
-  int const n_rounded = (n_rows > attention_few_rows || !cuda::few_exact ? 1 : 0) + (kv == DType::q8_0 ? 1 : 0);
-  double const rounding = n_rounded == 0 ? 0 : 8 * (4.0 / 3) * 0x1p-11 / std::sqrt(3.0) * std::sqrt(double(n_rounded));
-  return 4 * f32 + 2 * rounding + n_rounded * 0x1p-11;
-}
-
-void check_close(Outputs const& got, Outputs const& expected, double relative) {
-  REQUIRE(got.out.size() == expected.out.size());
-  Worst worst, worst_log;
-  for (std::size_t i = 0; i < got.out.size(); ++i)
-    worst.compare(std::int64_t(i), double(got.out[i]), double(expected.out[i]), 2 * relative);
-  for (std::size_t i = 0; i < got.log_sum_exp.size(); ++i)
-    worst_log.compare(std::int64_t(i), double(got.log_sum_exp[i]), double(expected.log_sum_exp[i]),
-                      relative + 8 * epsilon * std::abs(double(expected.log_sum_exp[i])));
-  INFO("outputs, " << worst.text());
-  CHECK(worst.factor <= 1);
-  INFO("logarithms, " << worst_log.text());
-  CHECK(worst_log.factor <= 1);
-}
-
-std::vector<float> queries_of(AttentionCase const& c, SplitMix64& random) {
-  return random_floats(c.rows.size() * std::size_t(c.n_heads) * std::size_t(c.head_dim), random);
 }
 
 /// Queries, keys and values of all rows before norms and rotations, and the weights of norms. Normed, no element is larger than 2.

@@ -237,12 +237,24 @@ std::vector<float> run_routed(Gpu& gpu, Layer const& layer, Extras extras, std::
   return extras.sum ? (extras.norm ? x : sum).download() : y.download();
 }
 
+struct WindowExtras {
+  bool backwards = false;  ///< experts' ranks: the last is the first
+  bool from_zero = false;
+  bool to_zeros = false;  ///< what is added to, in place of layer.x
+};
+
 /// Windows that end at `ends`, `piece_slots` slots at once: y by slot, or the sum.
-std::vector<float> run_windows(Gpu& gpu, Layer const& layer, std::vector<std::int32_t> const& ends, std::int32_t piece_slots, bool sums) {
+std::vector<float> run_windows(Gpu& gpu, Layer const& layer, std::vector<std::int32_t> const& ends, std::int32_t piece_slots, bool sums,
+                               WindowExtras const& extras = {}) {
   ExpertsCase const& c = layer.c;
   DeviceArray<float> const x(layer.x), slot_weights(layer.slot_weights);
-  DeviceArray<float> y(layer.output_size()), sum(layer.x);
+  DeviceArray<float> y(layer.output_size()), sum(extras.to_zeros ? std::vector<float>(layer.x.size(), 0.0f) : layer.x);
   y.upload(poisoned(layer.output_size()));
+  std::vector<std::int32_t> ranks(layer.groups.size());
+  for (std::size_t e = 0; e < ranks.size(); ++e) ranks[e] = std::int32_t(extras.backwards ? ranks.size() - 1 - e : e);
+  DeviceArray<std::int32_t> const device_ranks(ranks);
+  std::vector<ExpertGroup> by_rank = layer.groups;
+  if (extras.backwards) std::reverse(by_rank.begin(), by_rank.end());
   DeviceArray<std::byte> workspace(expert_window_bytes(piece_slots, c.dim, c.hidden_dim)), x_rows(expert_rows_bytes(c.n_tokens, c.dim));
   DeviceArray<std::int32_t> const ids(layer.ids);
   DeviceArray<std::int32_t> begins(layer.groups.size() + 1), slots(layer.n_slots()), places(layer.n_slots());
@@ -257,14 +269,16 @@ std::vector<float> run_windows(Gpu& gpu, Layer const& layer, std::vector<std::in
   args.begins = begins.data(), args.slots = slots.data(), args.places = places.data(), args.x_rows = x_rows.data();
   args.n_experts = c.n_experts;
   if (sums) args.slot_weights = slot_weights.data(), args.sum = sum.data();
+  if (extras.backwards) args.ranks = device_ranks.data();
+  args.from_zero = extras.from_zero;
   gpu.run(gpu.table().group_slots, args);
-  CHECK(slots.download() == layer.slots);
-  std::vector<std::int32_t> const at = places.download();
-  for (std::size_t i = 0; i < layer.slots.size(); ++i) REQUIRE(at[std::size_t(layer.slots[i])] == std::int32_t(i));
+  std::vector<std::int32_t> const listed = slots.download(), at = places.download();
+  if (!extras.backwards) CHECK(listed == layer.slots);
+  for (std::size_t i = 0; i < listed.size(); ++i) REQUIRE(at[std::size_t(listed[i])] == std::int32_t(i));
   std::int32_t first = 0;
   for (std::int32_t const end : ends) {
     std::vector<ExpertGroup> only(layer.groups.size());  // where the window's are, and nothing of others
-    std::copy(layer.groups.begin() + first, layer.groups.begin() + end, only.begin() + first);
+    std::copy(by_rank.begin() + first, by_rank.begin() + end, only.begin() + first);
     for (ExpertGroup& g : only) g.first = g.n = 1 << 30;
     weights.upload(only);
     args.first_expert = first;
@@ -330,8 +344,12 @@ TEST_CASE("CUDA windows of experts give what all at once give, wherever windows 
         INFO(c.text() << "; " << ends.size() << " windows, pieces of " << piece_slots);
         CHECK(same_bits(run_windows(gpu, layer, ends, piece_slots, false), y));
         CHECK(same_bits(run_windows(gpu, layer, ends, piece_slots, true), summed));
+        CHECK(same_bits(run_windows(gpu, layer, ends, piece_slots, false, {true}), y));
       }
     }
+    check_close(run_windows(gpu, layer, {n / 2, n}, n_slots, true, {true}), reference_routed(layer, {true}), layer.tolerance());
+    CHECK(same_bits(run_windows(gpu, layer, {n / 2, n}, n_slots, true, {false, true}),
+                    run_windows(gpu, layer, {n / 2, n}, n_slots, true, {false, false, true})));
   }
 }
 
@@ -353,7 +371,12 @@ TEST_CASE("CUDA slots of many rows are grouped by expert") {
     args.experts.n_used = n_used;
     args.n_experts = n_experts;
     args.ids = ids.data(), args.begins = begins.data(), args.slots = slots.data(), args.places = places.data();
+    std::vector<std::int32_t> ranks;  // by twos: an expert's neighbour is no neighbour
+    for (std::int32_t e = 0; e < n_experts; ++e) ranks.push_back(e % 2 == 0 ? e / 2 : n_experts - 1 - e / 2);
+    DeviceArray<std::int32_t> const device_ranks(ranks);
+    if (n_tokens == 5000) args.ranks = ranks.data();
     reference::group_slots(args);
+    if (args.ranks != nullptr) args.ranks = device_ranks.data();
     DeviceArray<std::int32_t> const device_ids(ids);
     DeviceArray<std::int32_t> device_begins(begins.size()), device_slots(ids.size()), device_places(ids.size());
     args.ids = device_ids.data();

@@ -39,9 +39,9 @@ inline Engine<LimitedPolicies> make_limited(std::shared_ptr<Transformer const> c
   return make_limited(model, options, make_placement(placement), plan_bytes);
 }
 
-/// All but experts in VRAM, whatever that costs; these in a cache of a share of their bytes.
+/// All weights but experts in VRAM, whatever that costs; experts in a cache of a share of their bytes; of keys and values a share.
 struct ExpertsInCache {
-  double share = 0.4;
+  double share = 0.4, states = 1;
 
   Placements place(PlanRequest const& r) const {
     Placements out{r};
@@ -57,10 +57,12 @@ struct ExpertsInCache {
       }
       if (shard.kind == ShardKind::embedding || !vram.try_resident(i)) continue;  // an embedding stays on the host
       out.shards[i] = {.home = Tier::vram, .gpu_rows = 1};
-      if (shard.kind == ShardKind::attention && vram.try_state(std::size_t(shard.layer))) out.state_in_vram[std::size_t(shard.layer)] = 1;
     }
-    std::size_t const cache = std::size_t(share * expert_bytes);
-    if (vram.try_bytes(cache)) out.cache_bytes = cache;
+    out.cache_bytes = std::size_t(share * expert_bytes);
+    out.declined = out.declined || !vram.try_bytes(out.cache_bytes);
+    for (std::size_t l = 0; l < r.states.size(); ++l) {
+      if (vram.try_state(l, states)) out.state_in_vram[l] = float(states);
+    }
     return out;
   }
 };

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +18,7 @@
 #include "golden/engine_helpers.hpp"
 #include "reference_device.hpp"
 #include "tiered/plan/lru.hpp"
+#include "tiered/sim/faults.hpp"
 #include "tiered/sim/sim_copy_engine.hpp"
 
 namespace tiered::test {
@@ -32,10 +37,21 @@ struct RigOptions {
   bool in_windows = false;  // with chunk: room for experts' outputs of so many rows only
   std::uint64_t seed = 1;
   std::uint64_t help_patience_ns = 0;
+  bool cached_experts = false;  ///< all but the experts in VRAM, these in the cache or not
+  ExpertShare share = {};       ///< of layers that come in windows
+  std::int32_t max_context = 256;
+  std::shared_ptr<Faults> faults = nullptr;  ///< of copies
+  LookAhead look_ahead = LookAhead::never;
+  bool experts_in_vram = false;  ///< where it helps
+  bool threads = false;          ///< lanes, which otherwise take turns by the seed
   bool helps = false;  ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
   KernelTable const* device = &reference::kernels_fused();
   DType kv_type = DType::f32;  ///< smooth: no rounding that a last bit could turn
   float kv_share = 0;          ///< of positions, in VRAM; 0: as planned
+  float read_share = 0;        ///< ShardPlan::state_read_share
+  std::int32_t read_tokens = 0;
+  TraceLog* trace = nullptr;
+  std::atomic<bool> const* cancelled = nullptr;
   std::int32_t page_tokens = kv_page_tokens;
 };
 
@@ -45,15 +61,44 @@ inline std::size_t all_bytes(Transformer const& model) {
   return sum;
 }
 
+/// Copies that can be held back. Counters and `may_go` may be used by any thread.
+class HeldCopies {
+ public:
+  HeldCopies(std::shared_ptr<LaneSet> lanes, SimCopyOptions options) : lanes_(lanes), engine_(lanes, std::move(options)) {}
+
+  Ticket submit(std::span<CopyPiece const> pieces, std::span<Ticket const> after) {
+    if (may_go) {
+      lanes_->submit(engine_.lane(), [this] {
+        while (!may_go()) std::this_thread::yield();
+      });
+    }
+    engine_.submit(pieces, after);
+    lanes_->submit(engine_.lane(), [this] { ++n_done; });
+    ++n_submitted;
+    return lanes_->record(engine_.lane());
+  }
+  void recover() { engine_.recover(); }
+  bool done(Ticket ticket) const { return engine_.done(ticket); }
+  void wait(Ticket ticket) { engine_.wait(ticket); }
+
+  std::atomic<std::uint64_t> n_submitted{0}, n_done{0};
+  std::function<bool()> may_go;  ///< asked by the copies' own thread, again and again; none: at once
+
+ private:
+  std::shared_ptr<LaneSet> lanes_;
+  SimCopyEngine engine_;
+};
+static_assert(CopyEngine<HeldCopies>);
+
 /// An executor by hand: what an engine does with its parts, with backends of the test.
 class Rig {
  public:
   Rig(std::shared_ptr<Transformer const> m, RigOptions const& o)
       : model(std::move(m)),
-        lanes(o.helps ? LaneSet::threads() : LaneSet::seeded(o.seed)),
+        lanes(o.helps || o.threads ? LaneSet::threads() : LaneSet::seeded(o.seed)),
         host(lanes, reference::kernels(), 0, "host"),
         device(lanes, *o.device, 2 * o.vram_bytes, "device"),
-        copy(lanes, {.device = &device.memory()}),
+        copy(lanes, SimCopyOptions{.device = &device.memory(), .faults = o.faults}),
         plans(plan(o)),
         vram(device.memory(), plans.vram_bytes, weight_alignment),
         kv(model->config(), {plans.max_context, o.n_sequences, o.kv_type, o.page_tokens}, plans.images.front().plan.state_in_vram,
@@ -125,7 +170,7 @@ class Rig {
   EnginePlans plan(RigOptions const& o) {
     EngineOptions options;
     options.vram_bytes = o.vram_bytes;
-    options.max_context = 256;
+    options.max_context = o.max_context;
     options.n_sequences = o.n_sequences;
     options.kv_type = o.kv_type;
     options.kv_page_tokens = o.page_tokens;
@@ -135,7 +180,10 @@ class Rig {
     for (PlanImage& image : out.images) {
       image.plan.fetched_misses = o.deterministic ? 1 : o.fetched_misses;
       image.plan.deterministic = o.deterministic;
-      if (o.helps) take_experts_out(image);
+      image.plan.share = o.deterministic ? ExpertShare{} : o.share;
+      image.plan.state_read_share = o.read_share;
+      image.plan.state_read_tokens = o.read_tokens;
+      if ((o.helps || o.cached_experts) && !o.experts_in_vram) take_experts_out(image);
       if (o.kv_share > 0) std::ranges::fill(image.plan.state_in_vram, o.kv_share);
       if (image.plan.cache_bytes > 0 && o.cache_share > 0) {
         image.vram.cache_bytes = VramAccount::round_up(std::size_t(o.cache_share * double(all_bytes(*model))));
@@ -170,10 +218,14 @@ class Rig {
     p.host_base = activations.data();
     p.kv = &kv;
     p.cache = &cache;
+    p.trace = o.trace;
+    p.cancelled = o.cancelled;
     p.device_reads_host_weights = o.device_embeds;
     p.capture_rows = o.capture_rows;
     p.device_maps_host = o.maps_host;
+    p.device_maps_kv = o.maps_host && o.helps;
     p.help_patience_ns = o.help_patience_ns;
+    p.look_ahead = o.look_ahead;
     return p;
   }
 
@@ -181,7 +233,7 @@ class Rig {
   std::shared_ptr<Transformer const> model;
   std::shared_ptr<LaneSet> lanes;
   ReferenceDevice host, device;
-  SimCopyEngine copy;
+  HeldCopies copy;
   EnginePlans plans;
   Buffer vram;
   KvCache kv;

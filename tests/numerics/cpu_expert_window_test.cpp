@@ -88,6 +88,8 @@ void check_guard(std::vector<std::byte> const& room) {
 struct Cut {
   std::vector<std::int32_t> at;
   std::int32_t piece_slots;
+  std::vector<std::int32_t> ranks = {};  ///< by expert; none: experts in their order
+  bool from_zero = false;
 };
 
 /// What is in y, or the sum. run(op, args) runs one of the ops of `table`.
@@ -107,10 +109,16 @@ std::vector<float> in_windows(Layer const& layer, Cut const& cut, bool sums, Run
   a.begins = begins.data(), a.slots = slots.data(), a.places = places.data(), a.x_rows = x_rows.data();
   a.n_experts = c.n_experts;
   if (sums) a.slot_weights = layer.slot_weights.data(), a.sum = sum.data();
+  a.from_zero = cut.from_zero;
+  std::vector<ExpertGroup> by_rank = layer.weights;
+  if (!cut.ranks.empty()) {
+    a.ranks = cut.ranks.data();
+    for (std::size_t e = 0; e < by_rank.size(); ++e) by_rank[std::size_t(cut.ranks[e])] = layer.weights[e];
+  }
   run(true, a);
   for (std::size_t i = 0; i + 1 < cut.at.size(); ++i) {
     std::vector<ExpertGroup> only(layer.weights.size());  // the window's alone are there
-    std::copy(layer.weights.begin() + cut.at[i], layer.weights.begin() + cut.at[i + 1], only.begin() + cut.at[i]);
+    std::copy(by_rank.begin() + cut.at[i], by_rank.begin() + cut.at[i + 1], only.begin() + cut.at[i]);
     a.weights = only.data();
     a.first_expert = cut.at[i];
     a.end_expert = cut.at[i + 1];
@@ -269,6 +277,56 @@ TEST_CASE("CPU windows of experts, added to the rows one after another, give the
         INFO(worst.text());
         CHECK(worst.factor <= 1);
       }
+    }
+  }
+}
+
+TEST_CASE("windows take experts by rank: one part of the ranks here, the other elsewhere") {
+  for (WindowCase const& c : cases) {
+    Layer const layer(c, 36);
+    SplitMix64 random(37);
+    std::vector<std::int32_t> ranks(std::size_t(c.n_experts));
+    for (std::size_t e = 0; e < ranks.size(); ++e) ranks[e] = std::int32_t(e);
+    for (std::size_t e = ranks.size(); e > 1; --e) std::swap(ranks[e - 1], ranks[random.below(e)]);
+    std::int32_t const n = c.n_experts, half = n / 2, all = std::int32_t(layer.n_slots());
+    auto const check = [&](std::vector<float> const& expected, auto const& run) {
+      std::vector<float> const first = in_windows(layer, {{0, half / 2, half}, all, ranks}, false, run),
+                               rest = in_windows(layer, {{half, n}, 5, ranks}, false, run);
+      for (std::size_t slot = 0; slot < layer.ids.size(); ++slot) {
+        bool const is_first = ranks[std::size_t(layer.ids[slot])] < half;
+        for (std::size_t i = slot * std::size_t(c.dim); i < (slot + 1) * std::size_t(c.dim); ++i) {
+          REQUIRE(same_bits({(is_first ? first : rest)[i]}, {expected[i]}));
+          REQUIRE(same_bits({(is_first ? rest : first)[i]}, {poison}));
+        }
+      }
+      // Sums of both parts, one of them from nothing, are the sum of all.
+      Cut nothing{{half, n}, 5, ranks};
+      nothing.from_zero = true;
+      std::vector<float> const here = in_windows(layer, {{0, half}, all, ranks}, true, run), there = in_windows(layer, nothing, true, run);
+      Worst worst;
+      for (std::size_t i = 0; i < here.size(); ++i) {
+        double sum = double(layer.before[i]), size = std::abs(sum);
+        std::size_t const token = i / std::size_t(c.dim), k = i % std::size_t(c.dim);
+        for (std::size_t slot = token * std::size_t(c.n_used); slot < (token + 1) * std::size_t(c.n_used); ++slot) {
+          double const term = double(layer.slot_weights[slot]) * double(expected[slot * std::size_t(c.dim) + k]);
+          sum += term;
+          size += std::abs(term);
+        }
+        worst.compare(std::int64_t(i), double(here[i]) + double(there[i]), sum, (c.n_used + 2) * double(epsilon) * size);
+      }
+      INFO(worst.text());
+      CHECK(worst.factor <= 1);
+    };
+    INFO(text(c));
+    auto const reference_run = [](bool groups, ExpertWindowArgs const& a) {
+      groups ? reference::group_slots(a) : reference::expert_window(a);
+    };
+    check(in_windows(layer, {{0, n}, all}, false, reference_run), reference_run);
+    for (Isa const isa : available_isas()) {
+      INFO(name(isa));
+      Cpu cpu(isa, false, 3);
+      check(at_once(cpu, layer),
+            [&](bool groups, ExpertWindowArgs const& a) { cpu.run(groups ? cpu.table().group_slots : cpu.table().expert_window, a); });
     }
   }
 }

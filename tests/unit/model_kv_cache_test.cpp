@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -252,4 +253,25 @@ TEST_CASE("page-locked memory comes in few blocks, as much again each time, and 
     CHECK(kv.host_bytes() == 21 * column_bytes);
   }
   CHECK(calls.n_live == 0);
+}
+
+TEST_CASE("another number says that pages in host memory came or went") {
+  ModelConfig const config = four_layers();
+  std::size_t vram_bytes = 0;
+  for (LayerConfig const& layer : config.layers) vram_bytes += KvCache::page_bytes(layer.attention, DType::f16) * 2;
+  std::vector<std::byte> vram(vram_bytes);
+  KvCache kv(config, {3 * kv_page_tokens, 1}, std::vector<float>(4, 1.f / 3), vram.data());
+  std::uint64_t last = kv.host_version();
+  auto const changes = [&](auto const& call) {
+    call();
+    return std::exchange(last, kv.host_version()) != kv.host_version();
+  };
+  CHECK_FALSE(changes([&] { kv.reserve(0, kv_page_tokens); }));
+  CHECK(changes([&] { kv.reserve(0, kv_page_tokens + 1); }));
+  CHECK_FALSE(changes([&] { kv.reserve(0, 2 * kv_page_tokens); }));
+  CHECK(changes([&] { kv.reserve(0, 3 * kv_page_tokens); }));
+  CHECK(changes([&] { kv.release(0, 2 * kv_page_tokens); }));
+  CHECK(changes([&] { kv.reserve(0, 3 * kv_page_tokens); }));
+  CHECK(changes([&] { kv.release(0, kv_page_tokens); }));
+  CHECK_FALSE(changes([&] { kv.release(0); }));
 }

@@ -98,6 +98,27 @@ TEST_CASE("entries in use stay; where they leave no room, there is none, and not
   CHECK(cache.find(ShardId(2), 7) != nullptr);
 }
 
+TEST_CASE("room is made without an entry for it: the policy's victims go until enough is free, those in use stay") {
+  ExpertCache cache(100, Lru{});
+  for (std::uint32_t id = 0; id < 4; ++id) take(cache, id, 25);
+  std::vector<ShardId> evicted;
+  CHECK(cache.make_free(0, evicted));
+  CHECK(evicted.empty());
+  cache.find(ShardId(0), 1)->pins = 1;
+  cache.find(ShardId(1), 2);
+  CHECK(cache.make_free(30, evicted));
+  CHECK(evicted == std::vector<ShardId>{ShardId(2), ShardId(3)});
+  CHECK(cache.free_bytes() == 50);
+  CHECK(cache.make_free(50, evicted));  // is there already
+  CHECK(evicted.size() == 2);
+  CHECK_FALSE(cache.make_free(100, evicted));
+  CHECK(evicted.back() == ShardId(1));
+  CHECK(cache.size() == 1);
+  cache.peek(ShardId(0))->pins = 0;
+  CHECK(cache.make_free(100, evicted));  // the policy still knows it
+  CHECK(cache.size() == 0);
+}
+
 TEST_CASE("a cleared cache is empty and whole") {
   ExpertCache cache(64, Lru{});
   take(cache, 1, 30);

@@ -359,6 +359,21 @@ TEST_CASE("what a block's rows take beside their experts' windows does not grow 
   CHECK(whole.expert_x_rows + expert_rows_bytes(8192, config.dim) <= whole.few_lists);
   CHECK(whole.expert_x_rows % weight_alignment == 0);
 
+  // Where the host has a part in a layer, its sum and the windows share the room of outputs, whatever the rows.
+  for (ActivationLayout const* l : {&small, &large, &whole}) {
+    for (std::int32_t const n_rows : {200, 1024, 8192}) {
+      SharedRoom const room = shared_room(*l, n_rows, config.dim, layer.hidden_dim);
+      CHECK(room.sum >= l->expert_y);
+      CHECK(room.workspace >= room.sum + std::size_t(n_rows) * std::size_t(config.dim) * sizeof(float));
+      CHECK(room.workspace % weight_alignment == 0);
+      REQUIRE(room.slots > 0);
+      CHECK(room.workspace + expert_window_bytes(room.slots, config.dim, layer.hidden_dim) <= l->windows_end);
+      CHECK(l->windows_end <= (l == &whole ? l->expert_places : l->few_lists));
+    }
+    CHECK(l->expert_ranks + std::size_t(l->n_experts) * sizeof(std::int32_t) <= l->expert_slots);
+  }
+  CHECK(shared_room(small, 1 << 20, config.dim, layer.hidden_dim).slots == 0);
+
   layer.experts.n_experts = 512;  // of which few are used: more rows than those go to single experts
   layer.experts.n_experts_used = 2;
   config.layers.assign(4, layer);

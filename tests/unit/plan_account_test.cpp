@@ -104,3 +104,40 @@ TEST_CASE("room for long contexts takes no experts from short ones, and no plan 
   }
   CHECK(n_shared > 20);
 }
+
+TEST_CASE("a plan says what of states in host memory one row's device reads, where its step is one launch", "[plan]") {
+  fake::Model const model{fake::small_moe()};
+  ShardTable const table = model.table();
+  std::vector<PassCost> const state_costs(table.states.size(), {30, 1, 10});
+  PlanRequest r;
+  r.shards = table.shards, r.states = table.states, r.state_costs = state_costs;
+  r.budget.vram_bytes = GiB;
+  r.rows = {1, 4096, 1};
+  r.states_used = 0.25;
+  r.hop_s = 0.5;
+  r.mutual_attention = {0.75, 1};
+  r.launches_attention = true;
+  Placements p{r};
+  for (Shard const& s : table.shards) {
+    if (s.kind != ShardKind::embedding) p.shards[std::size_t(s.id)] = {Tier::vram, 1};
+    if (s.kind == ShardKind::expert) p.shards[std::size_t(s.id)] = {Tier::pageable, 1, true};
+  }
+  p.state_in_vram.assign(table.states.size(), 0.5f);
+  ShardPlan const plan = make_plan(r, p);
+  CHECK(plan.state_read_share == Approx(40.0 / 50));
+  CHECK(plan.state_read_tokens == 25);  // of 1024 that take the host 40 s beside the link, in the second of two hops
+  auto const reads = [&](auto const& change) {
+    PlanRequest request = r;
+    Placements placements = p;
+    change(request, placements);
+    return make_plan(request, placements).state_read_share > 0;
+  };
+  CHECK(reads([](auto&, auto&) {}));
+  CHECK_FALSE(reads([](PlanRequest& q, auto&) { q.launches_attention = false; }));
+  CHECK_FALSE(reads([](PlanRequest& q, auto&) { q.deterministic = true; }));
+  CHECK_FALSE(reads([](PlanRequest& q, auto&) { q.rows.n = 2; }));
+  CHECK_FALSE(reads([](auto&, Placements& q) { std::ranges::fill(q.state_in_vram, 1.f); }));
+  CHECK_FALSE(reads([](auto&, Placements& q) { q.shards[1] = {Tier::pageable, 1}; }));  // attention, streamed
+  CHECK_FALSE(reads([](auto&, Placements& q) { q.shards[1] = {}; }));
+  CHECK_FALSE(reads([](auto&, Placements& q) { q.shards[3] = {}; }));  // an expert of the host's
+}

@@ -148,3 +148,39 @@ TEST_CASE("many rows bring keys and values from host memory where that is faster
   CHECK(attention_s(slow_host, 0.25, true, 1, 512, false) == Approx(0.75 * 10 + 2));
   CHECK(attention_s(slow_host, 1, true, 1, 512, false) == 1);
 }
+
+TEST_CASE("host and link attend to what is in host memory so that both end together, or the link does it all", "[plan][cost]") {
+  MutualRates const mutual{0.5, 0.8};
+  PassCost const state{10, 1, 16};  // 20 and 20 beside each other
+  ReadAttention const both = read_attention(state, 0, mutual);
+  CHECK(both.read == Approx(0.5));
+  CHECK(both.seconds == Approx(10));
+  ReadAttention const later = read_attention(state, 1, mutual);  // the host has 2 s less
+  CHECK(later.read == Approx(22.0 / 40));
+  CHECK(later.read * 16 / 0.8 == Approx((1 - later.read) * 10 / 0.5 + 2));
+  CHECK(later.seconds == Approx(11));
+  CHECK(read_attention(state, 10, mutual).read == 1);  // before the host has heard of it
+  CHECK(read_attention(state, 10, mutual).seconds == 16);
+  CHECK(read_attention({HUGE_VAL, 1, 16}, 0, mutual).read == 1);
+  CHECK(read_attention({10, 32, 16}, 0, mutual).read == Approx(20.0 / 60));  // a device that is slower than its link
+  CHECK(launched_attention_s(state, 1, 1, mutual) == 1);
+  CHECK(launched_attention_s(state, 0.5, 0, mutual) == Approx(5));
+  CHECK(launched_attention_s({10, 40, 16}, 0.9, 0, mutual) == Approx(36));
+}
+
+TEST_CASE("attention that arithmetic bounds loses to the link only what memory cannot give", "[plan][cost]") {
+  HardwareProfile h = HardwareProfile::simulated();
+  h.mutual = {0.8, 0.9};
+  for (MatmulRates& rates : h.host.matmul) rates.bytes_per_s = 100e9;
+  h.host.attention_bytes_per_s = 100e9;
+  CHECK(attention_beside_link(h).host_share == Approx(0.8));
+  CHECK(attention_beside_link(h).h2d_share == 0.9);
+  h.host.attention_bytes_per_s = 90e9;
+  CHECK(attention_beside_link(h).host_share == Approx(8.0 / 9));
+  h.host.attention_bytes_per_s = 60e9;
+  CHECK(attention_beside_link(h).host_share == 1);
+  h.host.attention_bytes_per_s = 140e9;  // of a cache
+  CHECK(attention_beside_link(h).host_share == Approx(8.0 / 14));
+  h.host.attention_bytes_per_s = 0;  // not measured
+  CHECK(attention_beside_link(h).host_share == Approx(0.8));
+}

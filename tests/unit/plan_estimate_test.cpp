@@ -60,6 +60,29 @@ TEST_CASE("on the host, time is the sum of its steps, and the state's attention 
   REQUIRE(c.run().seconds == Approx(60 + 2 * (0.25 + 1 + 0.25)));
 }
 
+TEST_CASE("where a row's step is one launch, host and link attend to what is in host memory at once", "[plan][estimate]") {
+  Case c{0};
+  c.hardware.hop_latency_s = 0.25;
+  c.hardware.mutual = {0.5, 0.8};
+  for (MatmulRates& rates : c.hardware.host.matmul) rates.bytes_per_s = c.hardware.host.attention_bytes_per_s;
+  c.plan.state_in_vram.assign(2, 0.5f);
+  for (Step const& step : c.table.steps) {
+    if (c.table.shard(step.shard).kind != ShardKind::embedding) c.plan.shards[std::size_t(step.shard)] = {Tier::vram, 1, false};
+  }
+  c.costs.states.assign(2, {20, 1, 32});
+  c.plan.state_read_share = 0.5f;
+  // Half of it: 20 s each beside the other, and the host begins and ends a quarter of a second off.
+  double const read = 20.5 / 40, attention_s = read * 16 / 0.8;
+  Estimate const e = c.run();
+  CHECK(e.seconds == Approx(10 + 0.25 + 5 + 2 * attention_s).epsilon(1e-5));
+  CHECK(e.copy_s == Approx(2 * read * 16).epsilon(1e-5));
+  CHECK(e.host_s == Approx(10 + 2 * (1 - read) * 10).epsilon(1e-5));
+  c.plan.state_in_vram.assign(2, 1.f);
+  CHECK(c.run().seconds == Approx(10 + 0.25 + 5 + 2 * 1).epsilon(1e-5));
+  c.plan.state_in_vram.assign(2, 0.f);
+  CHECK(c.run().seconds == Approx(10 + 0.25 + 5 + 2 * 40.5 / 80 * 32 / 0.8).epsilon(1e-5));
+}
+
 TEST_CASE("both devices attend at once to a state in two places, or one brings the other's part behind its own attention",
           "[plan][estimate]") {
   Case c{0};

@@ -41,3 +41,31 @@ TEST_CASE("no layer waits where nothing misses, every one where half of a row's 
   CHECK(layers_with_misses(missed_together * 8, 8) == 1);
   CHECK(layers_with_misses(30, 8) == 1);
 }
+
+TEST_CASE("what comes ahead is guessed, and no more than the link copies while a layer computes", "[plan][expert_decode]") {
+  double const copy_s = 49e-6, layer_s = 45e-6;
+  CHECK(hidden_misses(0, layer_s, copy_s) == 0);
+  CHECK(hidden_misses(0.5, layer_s, copy_s) == Approx(0.5 * guessed_share));
+  CHECK(hidden_misses(6, layer_s, copy_s) == Approx(layer_s / (copy_s + ahead_copy_s)));
+  for (double const missed : {0.1, 1.0, 8.0}) CHECK(hidden_misses(missed, layer_s, copy_s) < missed);
+  CHECK(hidden_misses(6, 0, copy_s) == 0);
+}
+
+TEST_CASE("looking ahead pays where experts are missing that take longer than guesses do", "[plan][expert_decode]") {
+  double const bytes = 2'654'208;
+  CHECK(pays_to_look_ahead(1.6, bytes));
+  CHECK(!pays_to_look_ahead(0, bytes));
+  CHECK(!pays_to_look_ahead(0.01, bytes));
+  CHECK(!pays_to_look_ahead(8, 12 * 1024));
+  CHECK(hidden_share(0, 45e-6, 0, bytes) == 0);
+  CHECK(hidden_share(8, 45e-6, 8 * 49e-6, 12 * 1024) == 0);
+  CHECK(hidden_share(0.5, 45e-6, 0.5 * 49e-6, bytes) == Approx(guessed_share));
+  CHECK(hidden_share(8, 45e-6, 8 * 49e-6, bytes) == Approx(hidden_misses(8, 45e-6, 49e-6) / 8));
+}
+
+TEST_CASE("a small part of a cache is kept free for what comes ahead", "[plan][expert_decode]") {
+  CHECK(reserved_experts(1) == 1);
+  CHECK(reserved_experts(100) == 6);
+  CHECK(reserved_experts(3000) == 12);
+  for (std::size_t n = 32; n < 4000; n += 7) CHECK(reserved_experts(n) * 16 <= n);
+}

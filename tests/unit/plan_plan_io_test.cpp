@@ -40,6 +40,9 @@ TEST_CASE("a plan as text or JSON reads back equal, and so does its schedule", "
     t.plan.fetched_misses = 2.f / 3;
     t.plan.deterministic = seed % 2 == 0;
     t.plan.shared_bytes = seed % 3 * 256;
+    if (seed % 2 == 1) t.plan.share = {5.4e-5, 3e-5 / double(seed), 8e-6, 1.0 / 3, 1e-7, 2e-7, 5e-5, 3e-7, 1.25e-6};
+    t.plan.state_read_share = seed % 4 < 2 ? 0 : 1.f / 3;
+    t.plan.state_read_tokens = seed % 4 < 2 ? 0 : std::int32_t(seed);
     REQUIRE(parse_plan(to_text(t.plan)) == t.plan);
     REQUIRE(plan_from_json(nlohmann::json::parse(plan_to_json(t.plan).dump())) == t.plan);
   }
@@ -63,6 +66,22 @@ TEST_CASE("rows whose outputs of experts are kept at once are written where they
   REQUIRE(to_text(plan).find("plan chunk 2 block 8 experts 2\n") == 0);
   REQUIRE(parse_plan(to_text(plan)) == plan);
   REQUIRE(plan_from_json(nlohmann::json::parse(plan_to_json(plan).dump())) == plan);
+}
+
+TEST_CASE("what host and link share is written where there is a share", "[plan][plan_io]") {
+  ShardPlan plan;
+  CHECK(to_text(plan).find("share") == std::string::npos);
+  plan.share.copy_s = 0.5;
+  plan.share.read_s = 0.25;
+  std::string const text = to_text(plan);
+  REQUIRE(text.find("\nshare copy 0.5 read 0.25 product 0 product_row 0 there_row 0 back_row 0 lead 0 lead_row 0 device_row 0\nshards\n") !=
+          std::string::npos);
+  REQUIRE(parse_plan(text) == plan);
+  for (std::string const& part : {std::string("share"), std::string("read 0.25"), std::string("device_row 0")}) {
+    std::string broken = text;
+    broken.replace(broken.find(part), part.size(), "rest");
+    REQUIRE(tiered_test::error_of([&] { (void)parse_plan(broken); }).code == Errc::bad_file);
+  }
 }
 
 TEST_CASE("text that is no plan is bad_file with the byte", "[plan][plan_io]") {

@@ -372,3 +372,45 @@ TEST_CASE("shards that are alike are priced once per pass where a cost model all
   REQUIRE(each >= int(model.table().shards.size()));
   REQUIRE(once * 20 < each);
 }
+
+TEST_CASE("where a row's device reads states in host memory, more pages are in VRAM as long as that is faster", "[plan][planner]") {
+  fake::Spec spec = fake::moe_30b();
+  spec.n_layers = 12;
+  fake::Model const model{spec};
+  ShardTable const table = model.table();
+  AnalyticCost const cost;
+  int const bounds[] = {1, 512, 4096};
+  std::int32_t const n_pages = 64;
+  int n_between = 0, n_reading = 0;
+  for (std::size_t const budget : {400 * MiB, 450 * MiB, 500 * MiB, 700 * MiB}) {
+    PlannerInput input{{budget, 0, 0}, {1, n_pages * 256, 1}, model};
+    input.cost_context = 4096;
+    input.state_pages = n_pages;
+    input.streams_states = input.launches_attention = true;
+    auto const seconds_of = [&](std::vector<TierPlan> const& plans) {
+      return input.generated_per_prompt * plans[0].estimate.seconds + plans[1].estimate.seconds + plans[2].estimate.seconds;
+    };
+    std::vector<TierPlan> const plans = plan_tiers(SecondsPerByte{}, RingPrefetch{}, cost, cost.hardware, table, input, bounds);
+    for (TierPlan const& t : plans) check_tier(t, table, budget);
+    float const share = plans[0].plan.state_in_vram.front();
+    INFO("budget " << budget << ", share " << share);
+    for (std::int32_t const pages : {0, 5, 16, 32, 48, n_pages}) {  // those that are tried in any case
+      std::vector<float> const fixed(table.states.size(), float(pages) / float(n_pages));
+      input.fixed_state_in_vram = fixed;
+      try {
+        CHECK(seconds_of(plans) <=
+              1.0001 * seconds_of(plan_tiers(SecondsPerByte{}, RingPrefetch{}, cost, cost.hardware, table, input, bounds)));
+      } catch (Error const& error) {
+        CHECK(error.code() == Errc::over_budget);
+      }
+      input.fixed_state_in_vram = {};
+    }
+    for (float const state : plans[0].plan.state_in_vram)
+      CHECK(std::fabs(state * float(n_pages) - std::round(state * float(n_pages))) < 1e-4f);
+    n_between += share != 0.25f && share != 0.5f && share != 0.75f && share > 0.09f && share < 1;
+    if (share == 1) CHECK(plans[0].plan.state_read_share == 0);
+    n_reading += plans[0].plan.state_read_share > 0;
+  }
+  CHECK(n_between > 0);
+  CHECK(n_reading > 0);
+}

@@ -61,6 +61,7 @@ struct EngineStats {
   std::size_t host_kv_bytes = 0;
   ExpertCache::Counters experts;
   HelpCounters help;
+  SharedFlowCounters shared;  ///< since loading
   LoadTimes load;
 };
 
@@ -90,7 +91,7 @@ class EngineCore {
     Buffer vram;
     Buffer host_activations;  ///< empty: pageable memory will do
     AnyEviction eviction;
-    bool traces = false, device_reads_host_weights = false, device_maps_host = false;
+    bool traces = false, device_reads_host_weights = false, device_maps_host = false, device_maps_kv = false;
     AnyTier host_kv = PageableTier();  ///< where keys and values go that are not in VRAM
     BulkCopy* bulk = nullptr;          ///< lives until prepare() is over; null: residents are brought as in any step
   };
@@ -156,6 +157,7 @@ class EngineCore {
   KvCache kv_;
   ExpertCache cache_;
   ExpertCache::Counters warm_up_counters_;  // of what prepare() ran, which no statistics count
+  SharedFlowCounters warm_up_shared_;       // likewise
   ExpertPrior prior_;
   std::string prior_key_;
   TraceLog trace_log_;
@@ -315,8 +317,8 @@ class Engine {
         detail::EngineCore::Parts{ModelRef(*model_), &model_->config(), model_->table(), std::move(weights),
                                   Side(host_device, *machine_.host), Side(first_gpu, *machine_.device), CopyLane(*machine_.copy), kv_copy(),
                                   machine_.lanes.get(), std::move(vram), std::move(host_activations),
-                                  AnyEviction(std::move(values_.eviction)), traces, device_reads, maps_host, host_kv(uses_device),
-                                  bulk_copy()});
+                                  AnyEviction(std::move(values_.eviction)), traces, device_reads, maps_host, maps_kv(),
+                                  host_kv(uses_device), bulk_copy()});
   }
   CopyLane kv_copy() {
     if constexpr (requires { machine_.kv_copy; }) return CopyLane(*machine_.kv_copy);
@@ -327,6 +329,11 @@ class Engine {
     return nullptr;
   }
 
+  /// Whether kernels read and write that memory by its own addresses.
+  bool maps_kv() const {
+    if constexpr (requires { machine_.maps_kv(); }) return machine_.maps_kv();
+    return false;
+  }
   /// Page-locked where the machine has such memory, so that copies cross the link at its rate.
   AnyTier host_kv(bool uses_device) const {
     if constexpr (requires { machine_.kv_tier(); }) {

@@ -34,8 +34,9 @@ struct EngineOptions {
   /// Whether experts that earlier runs of the model used most are in the expert cache from the start, and what this run uses is kept for
   /// the next, in the folder of `profile`; nothing: where figures of this machine are looked for (measures()). Never where `deterministic`.
   std::optional<bool> expert_prior = std::nullopt;
-  std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best that this machine has
-  int device = 0;                         ///< which of several GPUs
+  LookAhead look_ahead = LookAhead::planned;  ///< experts that later layers will probably want come ahead of them: for experiments
+  std::optional<Isa> isa = std::nullopt;      ///< of the host's kernels; nothing: the best that this machine has
+  int device = 0;                             ///< which of several GPUs
   /// vram_bytes does not count what the CUDA context and libraries take: for comparison with engines that do not count it either.
   bool vram_excludes_context = false;
   /// Holds copies to the device, and from it, to this rate each, all lanes together, as a slower link would: for experiments. 0: as the

@@ -154,6 +154,23 @@ struct AttentionInputArgs {
   RopeKind kind = RopeKind::halves;
 };
 
+/// Who attends to positions that lie in the host's memory, where the device reads the first of them over the link and the host has the
+/// others: the device's are a share of all of them and of `ahead` more, since the host must be asked first. Few are all the device's.
+struct PositionShare {
+  static constexpr std::int32_t whole = 1024, tile = 64;
+  std::int32_t border = -1;  ///< positions from it on are there; -1: nothing is shared
+  std::int32_t read = 0;     ///< the device's share of `whole`; 0: it reads none
+  std::int32_t ahead = 0;    ///< positions
+
+  /// Of a row at `position` that sees those from `first` on: where the host's begin; position + 1 where it has none.
+  TIERED_HD constexpr std::int32_t host_begin(std::int32_t first, std::int32_t position) const {
+    std::int64_t const begin = first > border ? first : border, end = std::int64_t(position) + 1;
+    if (begin >= end || read == 0) return std::int32_t(begin < end ? begin : end);
+    std::int64_t const at = (begin + (end - begin + ahead) * read / whole) / tile * tile;
+    return std::int32_t(at + tile >= end ? end : at > begin ? at : begin);
+  }
+};
+
 /// Causal attention in one pass, no score matrix: out[t, h] = softmax(scale * q[t, h] . K) V over positions
 /// (row.position - window, row.position], window 0 meaning all. Query head h reads KV head h * n_kv_heads / n_heads.
 /// Positions are taken in spans of attention_span that begin at multiples of it; a span's part is (maximum, sum, weighted V)
@@ -173,6 +190,18 @@ struct AttentionArgs {
   std::int32_t window = 0;
   float scale = 1;
   Range positions{0, std::numeric_limits<std::int32_t>::max()};  ///< that this call attends to; begin >= 0
+  PositionShare share{};                                         ///< with a border: of these, none of the host's
+
+  /// What a row at `position` sees of them; begin >= end where that is nothing.
+  TIERED_HD constexpr Range seen_from(std::int32_t position) const {
+    std::int32_t const in_window = window > 0 && position - window + 1 > 0 ? position - window + 1 : 0;
+    std::int32_t end = (position < positions.end - 1 ? position : positions.end - 1) + 1;
+    if (share.border >= 0) {
+      std::int32_t const host = share.host_begin(in_window, position);
+      end = end < host ? end : host;
+    }
+    return {in_window > positions.begin ? in_window : positions.begin, end};
+  }
 };
 inline constexpr std::int32_t attention_span = 256;  ///< page_tokens is a multiple or a divisor of it
 
@@ -321,6 +350,9 @@ struct ExpertWindowArgs {
   ExpertsArgs experts;                   ///< y, x and what describes them: of all rows; n_slots: how many are computed at once, a piece of
                                          ///< a window, for which the workspace has expert_window_bytes(n_slots, ...); no groups, no slots
   std::int32_t const* ids = nullptr;     ///< [n_tokens, n_used], those of a token differ
+  std::int32_t const* ranks = nullptr;   ///< [n_experts], a permutation, read by group_slots; null: 0, 1, 2, ... In all else an expert's
+                                         ///< number is its rank: so windows take experts in any order, and whoever takes a range of ranks
+                                         ///< leaves the others to somebody else
   ExpertGroup const* weights = nullptr;  ///< [n_experts]: where matrices are; of a window's experts, when that runs
   std::int32_t* begins = nullptr;        ///< [n_experts + 1]: where each expert's slots begin in `slots`
   std::int32_t* slots = nullptr;         ///< [n_tokens * n_used]: by expert, those of one ascending
@@ -331,6 +363,7 @@ struct ExpertWindowArgs {
   std::int32_t first_expert = 0, end_expert = 0;
   float const* slot_weights = nullptr;  ///< [n_tokens, n_used], with sum
   float* sum = nullptr;                 ///< [n_tokens, dim], or null
+  bool from_zero = false;               ///< with sum: group_slots sets it to 0
 };
 
 /// Rows in 16-bit floats with their factors, or in 8-bit blocks.
@@ -370,6 +403,10 @@ struct TransferArgs {
   std::int32_t n_parts = 0;
 };
 
+/// With which a device waits for its host within a step. The host's part of a layer takes some milliseconds at most; who takes longer may
+/// stand behind another thread's call of the driver that waits for the device.
+inline constexpr std::uint64_t help_patience_ns = 100'000'000;
+
 /// What passes between a device that waits within a step and the host that helps it: memory that both address. Each side writes its own
 /// fields, the number last; numbers go up.
 struct HelpMail {
@@ -378,6 +415,7 @@ struct HelpMail {
   // the device's
   alignas(64) std::uint64_t request = 0;  ///< the newest one's number
   std::int32_t layer = 0;                 ///< it is of
+  std::uint32_t missing = 0;              ///< a bit for each place of the row whose expert was not there
   std::uint32_t timed_out = 0;            ///< not 0: in this step the host was waited for in vain
   // the host's
   alignas(64) std::uint64_t step = 0;     ///< numbers of a step's requests are step * 1024 + layer + 1
@@ -398,6 +436,7 @@ struct HelpState {
 struct HelpLog {
   static constexpr int max_used = 16;
   std::int32_t ids[max_used] = {};
+  std::uint32_t missing = 0;  ///< as HelpMail::missing; 0 where there was no request
   std::uint64_t begin_ns = 0, end_ns = 0;
   std::uint64_t asked_ns = 0;                     ///< 0 where there was no request: then the next two are of an earlier one
   std::uint64_t decided_ns = 0, answered_ns = 0;  ///< when the device saw it, or stopped waiting
@@ -411,7 +450,7 @@ struct HelpLog {
 struct HelpArgs {
   HelpMail* mail = nullptr;              ///< in the host's memory
   HelpState* state = nullptr;            ///< step is that of the mail
-  ExpertGroup const* experts = nullptr;  ///< [n_experts]: where they are
+  ExpertGroup const* experts = nullptr;  ///< [n_experts]: where they are, as for whoever computed `sum`
   std::int32_t const* ids = nullptr;     ///< [n_used]
   float const* weights = nullptr;        ///< [n_used]
   RmsNormArgs row{};                     ///< x [dim], y [dim]: receives the row as experts take it, where there is a request. Without a
@@ -425,8 +464,84 @@ struct HelpArgs {
   float* host_row = nullptr;             ///< [dim]: as row.y
   float const* host_sum = nullptr;       ///< [dim]: read after HelpMail::answered, where has_sum
   std::int32_t n_used = 0, n_experts = 0, dim = 0, layer = 0;
-  bool copies = false;                        ///< whether parts of many bytes may be listed
-  std::uint64_t patience_ns = 1'000'000'000;  ///< with which a request is waited for
+  bool copies = false;                           ///< whether parts of many bytes may be listed
+  std::uint64_t patience_ns = help_patience_ns;  ///< with which a request is waited for
+};
+
+/// What a layer's router makes of a row that is yet to reach the layer. One word of the host's memory, so that it is seen whole.
+struct alignas(8) ExpertGuess {
+  float score = 0;
+  std::uint32_t step = 0;  ///< the lower half of HelpState::step; of another step: nothing yet
+};
+
+/// A router's scores for one row of a step that is helped; and beside them, in the same launch:
+///   - where the layer's experts are now, once for all who ask. The host's copies enter experts in the device's table at any time, while
+///     kernels run: the weights first, then up and down, then the gate. Who computes what is there and who asks for what is not must have
+///     seen the same, so both read the copy;
+///   - guesses for later layers, to the host, which nobody waits for: the same row through their norms and routers. They are hints: a
+///     device may leave them out, where rows are irregular.
+struct RouterAheadArgs {
+  static constexpr int max_ahead = 3;  ///< in synthetic routing 88, 86 and 82 % of what one, two and three layers on choose is guessed; a
+                                       ///< copy takes as long as a layer that waits for nothing, so three layers have time for two or three
+  struct Ahead {
+    float const* w = nullptr;            ///< [n_experts, dim]
+    float const* norm_weight = nullptr;  ///< [dim], or null for ones
+    ExpertGuess* guesses = nullptr;      ///< [n_experts], in the host's memory
+  };
+  FusedMatmulArgs own;  ///< the scores: one part of n_experts rows, one token, `store`; or no part, where somebody else computes them.
+                        ///< x, dim and eps are the guesses', too
+  Ahead ahead[max_ahead];
+  HelpState const* state = nullptr;      ///< whose step the guesses are of
+  ExpertGroup const* experts = nullptr;  ///< [n_experts]: the device's table
+  ExpertGroup* seen = nullptr;           ///< [n_experts]: receives it; null for all three matrices where an expert was not there
+  std::int32_t n_ahead = 0, n_experts = 0;
+};
+
+/// As HelpMail, for a device that asks for attention.
+struct AttentionMail {
+  // the device's
+  alignas(64) std::uint64_t request = 0;  ///< the newest one's number
+  std::int32_t layer = 0;                 ///< it is of
+  std::uint32_t timed_out = 0;
+  // the host's
+  alignas(64) std::uint64_t step = 0;  ///< numbers of a step's requests are step * 1024 + layer + 1
+  std::uint32_t given_up = 0;
+  alignas(64) std::uint64_t answered = 0;  ///< the request whose part is in HelpAttentionArgs::host_part
+};
+
+/// What a layer's HelpAttentionArgs leave behind, in the host's memory. Times are the device's own clock.
+struct AttentionHelpLog {
+  std::uint64_t begin_ns = 0;  ///< q is there
+  std::uint64_t asked_ns = 0;  ///< 0 where there was no request
+  std::uint64_t own_ns = 0;    ///< the device's own part is done
+  std::uint64_t answered_ns = 0, end_ns = 0;
+};
+
+/// Attention of one row to keys and values of which the last ones lie in the host's memory, in three ops within a step that was enqueued
+/// as a whole. KernelTable::attention_ask posts q and raises a request, where the host has positions at all; attention, with the same
+/// `share`, attends to the device's, and what it stored before of the row's own keys and values is in the host's memory by the time of the
+/// request; KernelTable::attention_answer waits for the host's part and adds it as MergeAttentionArgs does: out = (out, host_part).
+/// Waiting ends as that of HelpArgs does: then `out` stays the device's own part.
+struct HelpAttentionArgs {
+  AttentionMail* mail = nullptr;        ///< in the host's memory, as the log and what is called host_*
+  std::uint64_t const* step = nullptr;  ///< on the device: a copy of AttentionMail::step
+  KvRow const* row = nullptr;           ///< [1]
+  float const* q = nullptr;             ///< [n_heads, head_dim] as AttentionArgs::q
+  float* out = nullptr;                 ///< [n_heads, head_dim]: AttentionArgs::out
+  float const* log_sum_exp = nullptr;   ///< [n_heads]: AttentionArgs::log_sum_exp
+  AttentionHelpLog* log = nullptr;
+  float* host_q = nullptr;                  ///< [n_heads, head_dim]: written before a request is posted, and only then
+  float const* host_part = nullptr;         ///< [n_heads, head_dim]; this and the next are read after AttentionMail::answered
+  float const* host_log_sum_exp = nullptr;  ///< [n_heads]
+  std::int32_t n_heads = 0, head_dim = 0, layer = 0;
+  std::int32_t window = 0;
+  PositionShare share{};
+  std::uint64_t patience_ns = help_patience_ns;
+
+  TIERED_HD constexpr bool asks(std::int32_t position) const {
+    std::int32_t const first = window > 0 && position - window + 1 > 0 ? position - window + 1 : 0;
+    return share.host_begin(first, position) <= position;
+  }
 };
 
 /// ids[t] = the index of the largest of values[t, :]; of equal ones the least. Not-a-number is less than all numbers.

@@ -50,8 +50,10 @@ struct KernelTable {
   Kernel<ExpertWindowArgs> group_slots = nullptr;
   Kernel<ExpertWindowArgs> expert_window = nullptr;  ///< null: experts do not come in windows. Else there is group_slots, too
   Kernel<ArgmaxArgs> argmax = nullptr;
-  Kernel<TransferArgs> transfer = nullptr;  ///< null: by the copy engine
-  Kernel<HelpArgs> help = nullptr;          ///< null: nothing waits for the host within a launch
+  Kernel<TransferArgs> transfer = nullptr;                                        ///< null: by the copy engine
+  Kernel<HelpArgs> help = nullptr;                                                ///< null: nothing waits for the host within a launch
+  Kernel<RouterAheadArgs> router_ahead = nullptr;                                 ///< with `help`; null: nothing is guessed
+  Kernel<HelpAttentionArgs> attention_ask = nullptr, attention_answer = nullptr;  ///< likewise, both or none
 
   constexpr bool supports(DType weights) const {
     return std::uint32_t(weights) < n_file_dtypes && matmul[std::uint32_t(weights)] != nullptr;

@@ -57,6 +57,18 @@ struct ExpertsRequest {
   RouteArgs route;  ///< of the rows; not done yet
 };
 
+/// A router that rows are yet to come to, and the norm before it.
+struct RouterAhead {
+  std::int32_t layer = 0;
+  WeightId router{}, norm{};
+};
+struct RouterRequest {
+  std::int32_t layer = 0;
+  WeightId router{};
+  float* scores = nullptr;               ///< [n_rows, n_experts]
+  std::span<RouterAhead const> ahead{};  ///< of the next layers, the nearest first; of as many experts
+};
+
 /// One step on one device for one chunk of rows. A model enqueues work and returns; it never waits, allocates, or asks where
 /// something is. The engine implements this; so may a test (that is how scratch is measured: nothing is launched).
 ///
@@ -108,6 +120,9 @@ class ExecContext {
     matmul(up, x, spare);
     launch(&KernelTable::gated, GatedArgs{y, spare, y, std::int64_t(x.n_rows) * rows_of(gate), activation});
   }
+  /// What a layer's router makes of x. Whoever keeps experts elsewhere may apply the next routers to the same rows, to guess what those
+  /// will choose.
+  virtual void router(RouterRequest const& request, Activations& x) { matmul(request.router, x, request.scores); }
   /// hidden[t, :] = scale * table[tokens[t], :].
   virtual void embed(WeightId table, float scale) = 0;
   /// Norms and rotates q and k, stores k and v of the rows, then attends, wherever the layer's KV lies.

@@ -59,6 +59,8 @@ class KvCache {
   bool all_in_vram(std::int32_t n_tokens) const { return n_tokens <= least_vram_pages_ * page_tokens_; }
   std::int32_t max_tokens() const { return n_pages_ * page_tokens_; }
   std::size_t host_bytes() const { return host_bytes_; }
+  /// Another number where pages in host memory came or went since.
+  std::uint64_t host_version() const { return host_version_; }
   /// From the begin of the room in VRAM: nothing behind it is reserved.
   std::size_t vram_bytes_in_use() const;
 
@@ -106,6 +108,7 @@ class KvCache {
   std::vector<std::size_t> vram_column_at_;  // by page: of the first slot; and the end of all
   std::int32_t least_vram_pages_ = 0;        // of any layer
   std::size_t host_bytes_ = 0;               // of those that are used
+  std::uint64_t host_version_ = 0;
   AnyTier host_;
 };
 

@@ -15,6 +15,10 @@ namespace tiered {
 /// Rows that take their logits in one run of the output step.
 inline constexpr std::int32_t max_outputs_per_run = 16;
 
+/// Experts that may be on their way ahead of their layers at once, and entries of the device's table that wait for their weights: more, so
+/// that none is overwritten before it is read.
+inline constexpr std::int32_t most_on_way = 2, ahead_entries = 8;
+
 /// How many rows go through a step at once, and through a layer before any goes to the next.
 struct RowLimits {
   std::int32_t chunk = 1, block = 1;
@@ -35,12 +39,18 @@ struct ActivationLayout {
   std::size_t expert_x, expert_ids, expert_weights, expert_y, expert_sum, expert_groups, expert_slots, expert_counts, expert_workspace;
   std::size_t expert_places;  ///< of ExpertWindowArgs, for a block's rows
   std::size_t expert_x_rows;  ///< likewise
+  std::size_t expert_ranks;   ///< likewise, where layers are shared with the host: over expert_groups, which windows do not use
+  std::size_t windows_end;    ///< of what windows may use from expert_y on
   std::size_t few_lists;      ///< of FewRouted: what the host decided for the device's experts
   std::size_t few_tables;     ///< of FewRouted: where every expert is, [n_layers, n_experts]
   std::size_t help;           ///< of FewRouted: HelpMail on the host, HelpState on the device
   std::size_t help_zeros;     ///< [dim], on the host
   std::size_t help_log;       ///< [n_layers + 1], on the host; the last: of the step's begin
   std::size_t help_sum;       ///< [dim], on the device
+  std::size_t help_guesses;   ///< [n_layers, RouterAheadArgs::max_ahead, n_experts], on the host: by the layer that guessed
+  std::size_t help_entries;   ///< [ahead_entries], on the host: what copies write into the device's table behind an expert's weights
+  std::size_t help_seen;      ///< [n_experts], on the device: its table of a layer as the layer saw it
+  std::size_t help_kv;        ///< of HelpedAttention: AttentionMail and logs [n_layers] on the host, the step on the device
   std::size_t expert_tables;  ///< of layers whose experts are all in VRAM: where. On the host, what is copied there
   std::size_t step, step_bytes;
   std::size_t kv_stream_at;
@@ -64,6 +74,17 @@ inline std::int32_t window_slots_in(std::size_t bytes, std::int32_t dim, std::in
   constexpr std::size_t most = std::size_t{1} << 24;
   if (bytes <= expert_window_fixed_bytes) return 0;
   return std::int32_t(std::min(most, (bytes - expert_window_fixed_bytes) / expert_window_slot_bytes(dim, hidden_dim)));
+}
+
+/// Where windows of experts are added to rows, and to these what the host computed of the layer: offsets from the activations' begin.
+struct SharedRoom {
+  std::size_t sum = 0;        ///< the host's, [n_rows, dim], on the device
+  std::size_t workspace = 0;  ///< of windows, behind it, on either device
+  std::int32_t slots = 0;     ///< of a piece of these; 0: there is no room
+};
+inline SharedRoom shared_room(ActivationLayout const& l, std::int32_t n_rows, std::int32_t dim, std::int32_t hidden_dim) {
+  std::size_t const workspace = l.expert_y + VramAccount::round_up(std::size_t(n_rows) * std::size_t(dim) * sizeof(float));
+  return {l.expert_y, workspace, workspace < l.windows_end ? window_slots_in(l.windows_end - workspace, dim, hidden_dim) : 0};
 }
 
 /// `step_bytes`: what ScratchMeter says for limits.chunk rows; `kv_table_bytes`: page lists of the layers whose KV is there.
@@ -107,6 +128,7 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.slots_per_launch = (in_windows ? std::min(limits.chunk, l.expert_rows) : std::max(limits.chunk, 1)) * n_used;
   // A launch takes at least one slot of each of its groups: both lists are bounded by the slots, once per launch of the layer.
   l.expert_groups = take((slots + std::size_t(n_experts) * 2) * is_moe, sizeof(ExpertGroup));
+  l.expert_ranks = l.expert_groups;
   l.expert_slots = take(block * std::size_t(n_used), sizeof(std::int32_t));
   l.expert_counts = take(std::size_t(n_experts + 1) * is_moe, sizeof(std::int32_t));  // [n_experts + 1]
   std::size_t const places_bytes = VramAccount::round_up(block * std::size_t(n_used) * sizeof(std::int32_t)),
@@ -119,12 +141,13 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   std::size_t const workspace_bytes =
       VramAccount::round_up(n_used == 0 ? 0 : experts_workspace_bytes(l.expert_rows, l.slots_per_launch, config.dim, hidden_dim));
   l.expert_workspace = take(workspace_bytes, 1);
+  l.windows_end = l.expert_workspace + workspace_bytes;
   if (in_windows) {
     l.window_slots = window_slots_in(workspace_bytes, config.dim, hidden_dim);
     l.summed_slots = window_slots_in(workspace_bytes + (l.expert_workspace - l.expert_y), config.dim, hidden_dim);
   } else if (n_used > 0) {  // both at the workspace's end: it has room for other forms of x than windows need
     l.expert_x_rows = l.expert_workspace + workspace_bytes - x_rows_bytes;
-    l.expert_places = l.expert_x_rows - places_bytes;
+    l.windows_end = l.expert_places = l.expert_x_rows - places_bytes;
     l.window_slots = window_slots_in(workspace_bytes - std::min(workspace_bytes, x_rows_bytes + places_bytes), config.dim, hidden_dim);
   }
   l.few_lists = take(n_used == 0 ? 0 : few_list_bytes(std::min(limits.block, attention_few_rows) * n_used), 1);
@@ -133,6 +156,10 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.help_zeros = take(dim * is_moe, sizeof(float));
   l.help_log = take((config.layers.size() + 1) * is_moe, sizeof(HelpLog));
   l.help_sum = take(dim * is_moe, sizeof(float));
+  l.help_guesses = take(config.layers.size() * std::size_t(RouterAheadArgs::max_ahead) * std::size_t(n_experts), sizeof(ExpertGuess));
+  l.help_entries = take(is_moe * std::size_t(ahead_entries), sizeof(ExpertGroup));
+  l.help_seen = take(std::size_t(n_experts), sizeof(ExpertGroup));
+  l.help_kv = take(sizeof(AttentionMail) + config.layers.size() * sizeof(AttentionHelpLog), 1);
   l.step_bytes = step_bytes;
   l.step = take(step_bytes, 1);
   l.kv_stream = kv_stream;

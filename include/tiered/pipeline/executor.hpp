@@ -12,6 +12,7 @@
 #include "tiered/pipeline/activations.hpp"
 #include "tiered/pipeline/byte_ring.hpp"
 #include "tiered/pipeline/expert_cache.hpp"
+#include "tiered/pipeline/helped_attention.hpp"
 #include "tiered/pipeline/residency.hpp"
 #include "tiered/pipeline/routed_experts.hpp"
 #include "tiered/pipeline/side.hpp"
@@ -69,11 +70,13 @@ struct ExecutorParts {
   std::atomic<bool> const* cancelled = nullptr;
   bool device_reads_host_weights = false;  ///< the device's kernels may read table.weights' data: then it looks embeddings up itself
   bool device_maps_host = false;           ///< the device's kernels may read and write host_base, by the same addresses
+  bool device_maps_kv = false;             ///< likewise keys and values in host memory
   /// Steps of up to so many rows, all of which want logits, are captured, at their first time or by capture(), and launched as one from
   /// then on, where the device can and nothing else takes part in them; 0: none. Each number of rows is a graph of each plan, and a
   /// graph takes memory of the device that no plan counts: more than 1 only where capture() makes them all when loading.
   std::int32_t capture_rows = 1;
   std::uint64_t help_patience_ns = 0;  ///< how long the device waits for the host within a step; 0: HelpArgs::patience_ns
+  LookAhead look_ahead = LookAhead::planned;
   AnalyticCost attention_cost{};  ///< whether attention of many rows goes to keys and values in host memory, or they come to the device
 };
 
@@ -106,9 +109,15 @@ class Executor final : public StepContext {
   bool is_capturable(std::int32_t n_rows, std::int32_t n_outputs) const;
   /// Whether steps of one row of the current plan are one launch in which the device may ask the host for experts (FewRouted::enqueue).
   bool is_helped() const { return image_ != nullptr && helped_ && !only_device_ && p_.device.can_capture(); }
-  HelpCounters const& help_counters() const { return routed_.few().help_counters(); }
+  HelpCounters help_counters() const;
+  SharedFlowCounters const& shared_counters() const { return routed_.shared().counters(); }
   /// Launches what such steps do, so that it is loaded; position 0 of slot 0 is overwritten. `logits`: [vocab_size], of no use.
-  void load_helped(float* logits);
+  void load_helped(float* logits) { load_enqueued(logits, false); }
+  /// Whether such steps, and those in which the device asks for nothing else, are one launch behind longer contexts than VRAM has keys and
+  /// values of (HelpedAttention).
+  bool helps_attention() const { return image_ != nullptr && helps_attention_ && p_.capture_rows > 0 && p_.device.can_capture(); }
+  /// Likewise of these; and captures one.
+  void load_helped_attention(float* logits);
   /// Captures steps of n_rows rows of the current plan ahead of the first of them; false where such steps are not captured.
   bool capture(std::int32_t n_rows);
   /// After a block of at least one row: launches what the device's part of attention takes once contexts pass from its memory into the
@@ -120,6 +129,7 @@ class Executor final : public StepContext {
   void matmul_set(std::span<ProductRequest const> products, Activations& x) override;
   void matmul_add(WeightId id, Activations& x, float* spare, float const* bias) override;
   void gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) override;
+  void router(RouterRequest const& request, Activations& x) override;
   void embed(WeightId table, float scale) override;
   void attend(AttendRequest const& request) override;
   void experts(ExpertsRequest const& request) override;
@@ -136,6 +146,7 @@ class Executor final : public StepContext {
   struct Graph {
     PlanImage const* image = nullptr;
     std::int32_t n_rows = 0;
+    bool asks_attention = false;
     GraphRef graph;
   };
 
@@ -163,13 +174,16 @@ class Executor final : public StepContext {
   std::int32_t rows_of(WeightId id) const override { return p_.table.weight(id).rows; }
   MatmulArgs host_product(WeightId id, Activations& x, float* y, float const* bias);
   std::byte const* whole(Weight const& w);
+  bool fused_args(FusedMatmulArgs& args, std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then);
   bool fused(std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then,
              Activation activation = Activation::silu);
+  std::byte const* resident(WeightId id);
   void prepare_input(AttendRequest const& r, bool kv_here);
   bool streams_kv(AttendRequest const& r) const;
   void attend_in(AttendRequest const& r, bool in_vram);
   void attend_split(AttendRequest const& r);
   void attend_streamed(AttendRequest const& r);
+  void attend_helped(AttendRequest const& r);
   void attend_stretch(AttendRequest const& r, StreamedSums const& sums, Range rows);
   void bring_pages(std::int32_t layer, std::int32_t slot, Range positions, Range area);
   void store_streamed(AttendRequest const& r, Range rows, Range area);
@@ -181,12 +195,13 @@ class Executor final : public StepContext {
   AttentionInputArgs input_args(AttendRequest const& r) const;
   bool rows_apart() const;
   void upload_kv_tables();
+  void refresh_kv_tables();
   KvTable const* kv_tables(std::int32_t layer, bool device) const;
   void fill_inputs(std::span<BlockRow const> rows);
   void upload_inputs();
   bool kernel_moves(std::size_t bytes) const;
   void move_by_kernel(std::byte* dst, std::byte const* src, std::size_t bytes);
-  void cross(bool to_device, std::size_t offset, std::size_t bytes, Ticket ready);
+  void cross(bool to_device, std::span<CopyPiece const> pieces, Ticket ready);
   void copy_vector(Weight const& w, std::byte* dst);
   void walk();
   void check_cancelled(std::int32_t layer) const;
@@ -195,10 +210,13 @@ class Executor final : public StepContext {
   void wait_for_copies();
   void settle();
   void run_captured();
-  void run_helped();
-  void enqueue_helped();
-  GraphRef capture_walk();
-  GraphRef find_graph(std::int32_t n_rows) const;
+  bool asks_attention(std::span<BlockRow const> rows) const;
+  void load_enqueued(float* logits, bool asks_attention);
+  void run_helped(bool asks_attention);
+  bool waited_in_vain(bool asks_attention);
+  void enqueue_helped(bool asks_attention);
+  GraphRef capture_walk(bool asks_attention = false);
+  GraphRef find_graph(std::int32_t n_rows, bool asks_attention = false) const;
   void do_copy(Action const& a);
   void do_release(Action const& a);
   void do_hop(Action const& a);
@@ -208,7 +226,7 @@ class Executor final : public StepContext {
   void run_output(Step step);
   void download_logits(std::int32_t first, std::int32_t n);
   // Where nobody asks for times, nothing is recorded; steps with help keep their own.
-  bool traces() const { return p_.trace != nullptr && !env_.helps; }
+  bool traces() const { return p_.trace != nullptr && !env_.helps && !asks_attention_; }
   Ticket mark() const { return traces() ? side_->record() : Ticket{}; }
   void set_rows(std::int32_t begin, std::int32_t n);
   void advance_to(Shard const& s, std::int32_t row);
@@ -227,18 +245,24 @@ class Executor final : public StepContext {
   std::vector<ShardId> first_expert_;     // per layer
   ExpertsEnvironment env_;
   RoutedExperts routed_;
+  HelpedAttention attention_;
   std::size_t cache_offset_ = VramLayout::none;
   ByteRing ring_;
   std::vector<Piece> pieces_;
   std::size_t prefetched_ = 0;  // leading copies of the schedule that the block before issued
   std::vector<std::byte> kv_table_image_;
   std::vector<std::size_t> kv_table_offset_;  // per layer, in the image
+  std::uint64_t kv_table_version_ = 0;        // of the pages in host memory that the device's tables have
   std::vector<Ticket> after_;
   std::vector<CopyPiece> copy_pieces_;
   std::uint64_t pass_ = 0;
   std::vector<Graph> graphs_;
-  bool only_device_ = false;    // the current plan's steps, but for the embedding
-  bool helped_ = false;         // likewise, with help where experts are missing
+  bool only_device_ = false;   // the current plan's steps, but for the embedding
+  bool helped_ = false;        // likewise, with help where experts are missing
+  bool asks_experts_ = false;  // some may be
+  bool helps_attention_ = false;
+  bool asks_attention_ = false;  // the step that is being enqueued
+  std::uint64_t n_attention_steps_ = 0;
   bool device_embeds_ = false;  // of the current plan
   bool capturing_ = false;
   // Of either half of the room that keys and values from host memory go through: its last use by the device, its last copy to the host.

@@ -48,7 +48,9 @@ class ExpertCache {
   /// unpin and ask again. Who went is appended to `evicted`.
   std::optional<Room> acquire(ShardId id, std::size_t bytes, std::vector<ShardId>* evicted = nullptr);
 
-  /// The same in bytes that are free: no entry goes.
+  /// Entries of the policy's choice go, until so many bytes are free, in one place or in several; false where pinned ones leave less.
+  bool make_free(std::size_t bytes, std::vector<ShardId>& evicted);
+  /// Room as acquire() gives it, in bytes that are free: no entry goes.
   std::optional<Room> acquire_free(ShardId id, std::size_t bytes);
   /// The entry of a shard, or null; nobody is told.
   Entry* peek(ShardId id) const { return at(id); }
@@ -89,6 +91,7 @@ class ExpertCache {
   std::vector<Hole>::iterator find_hole(std::size_t bytes);
   static Ticket later(Ticket a, Ticket b) { return a.value >= b.value ? a : b; }  // all of the device's one lane
 
+  bool evict_next(std::vector<ShardId>& skipped, std::vector<ShardId>* evicted);
   void evict(ShardId id);
   void add_hole(Hole freed);
   Room take(std::vector<Hole>::iterator hole, ShardId id, std::size_t bytes);

@@ -9,6 +9,7 @@
 
 #include "tiered/pipeline/byte_ring.hpp"
 #include "tiered/pipeline/routed_rows.hpp"
+#include "tiered/plan/expert_share.hpp"
 
 namespace tiered {
 
@@ -17,12 +18,18 @@ namespace tiered {
 /// the next block finds them. Where experts of a window are is told to the device with the copies, in its table of the layer; who runs
 /// them needs no ids on the host. Nothing waits here. Windows come in order of layers and experts:
 /// begin(), { next(), release() } until next() gives none, copy_ahead().
+///
+/// Where the host takes a part of a layer (is_shared()), experts come in another order, by which the device then counts them, too: first
+/// those copied ahead, for which earlier prompts had most rows, no more than cross until the host knows the layer's ids; after
+/// begin() arrange() orders the rest, and leaves those with the fewest rows to the host.
 class ExpertFlow {
  public:
-  /// Experts [experts) of the layer are in VRAM, and its table says where, after `ready`.
+  /// Experts of ranks [experts) of the layer are in VRAM, and its table says where, after `ready`. The rank is the expert's number, but in
+  /// shared layers.
   struct Window {
     std::int32_t layer = -1;
     Range experts;
+    std::int32_t n_copied = 0;
     Ticket ready;
     std::vector<ShardId> pinned;  ///< in the cache
     std::optional<ByteRing::Handle> in_ring;
@@ -38,6 +45,12 @@ class ExpertFlow {
 
   /// A layer of the block number `step`.
   void begin(std::int32_t layer, std::int32_t n_rows, std::uint64_t step);
+  /// Whether the host takes a part of the layer that began: then arrange() comes before next(), with the rows routed to each expert.
+  bool is_shared() const { return shared_; }
+  /// Ranks that are the host's: the last ones.
+  Range arrange(std::span<std::int32_t const> rows);
+  std::span<std::int32_t const> order() const { return order_; }  ///< experts by rank
+  std::span<std::int32_t const> ranks() const { return ranks_; }  ///< and ranks by expert
   /// The layer's next window, its copies enqueued; null after the last. Stays until release().
   Window const* next();
   /// The window was used, last by what `used` records.
@@ -58,14 +71,20 @@ class ExpertFlow {
   /// A window in the making.
   struct Draft {
     Window window;
-    std::vector<ShardId> passing, filled;  // through the ring; into new entries of the cache
-    std::vector<ExpertGroup> table;        // of the window's experts
-    std::size_t bytes = 0;                 // to be copied
+    std::vector<ShardId> passing, filled;   // through the ring; into new entries of the cache
+    std::vector<ExpertGroup> table;         // of the window's experts
+    std::size_t bytes = 0, most_bytes = 0;  // to be copied; of all that are
   };
 
   bool takes(std::int32_t layer, std::int32_t n_rows) const;
+  bool shares(std::int32_t layer);
+  void start(std::int32_t layer);
+  void fill_ahead();
   Layer const& layer(std::int32_t number) const { return layers_[std::size_t(number)]; }
   ShardId expert(std::int32_t of_layer, std::int32_t e) const { return ShardId(std::uint32_t(layer(of_layer).first) + std::uint32_t(e)); }
+  std::int32_t rank(ShardId id) const { return ranks_[std::size_t(id) - std::size_t(layer(next_layer_).first)]; }
+  bool has_expert(std::int32_t of_layer, std::int32_t e) const;
+  std::size_t window_bytes() const;
   Shard const& shard(ShardId id) const { return env_->table.shard(id); }
   Weight const& weight(ShardId id, std::int32_t i) const { return env_->table.weights[std::size_t(shard(id).weights.begin + i)]; }
   std::byte* pool() const { return env_->vram + env_->vram_layout->cache_offset; }
@@ -73,7 +92,7 @@ class ExpertFlow {
   void borrow();
   void drop_windows();
   std::size_t ring_place(std::size_t bytes) const;
-  void add_window();
+  bool add_window(std::size_t most_bytes);
   bool add_expert(Draft& d, ShardId id);
   ExpertGroup& table_of(Draft& d, ShardId id);
   void set_table(Draft& d, ShardId id, std::byte const* base);
@@ -87,7 +106,14 @@ class ExpertFlow {
   std::size_t ring_offset_ = 0, ring_head_ = 0;  // in the pool; in the ring
   std::vector<Window> windows_;                  // copied, not released; few
   std::int32_t layer_ = -1, n_rows_ = 0;         // that run now
-  std::int32_t next_layer_ = -1, next_expert_ = 0;
+  std::int32_t next_layer_ = -1, next_rank_ = 0;
+  // of next_layer_:
+  bool shared_ = false;
+  std::int32_t n_device_ = 0;  // ranks behind are the host's
+  std::vector<std::int32_t> order_, ranks_;
+  std::vector<std::int32_t> expected_;  // rows, of a layer of so many experts
+  std::int32_t expected_n_rows_ = 0;
+  std::vector<std::vector<float>> seen_;  // per layer: rows of each expert, those of a prompt half as much as of the next
   std::uint64_t step_ = 0;
   Ticket last_used_;
   std::vector<Ticket> after_;

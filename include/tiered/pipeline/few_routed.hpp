@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "tiered/pipeline/experts_ahead.hpp"
 #include "tiered/pipeline/routed_rows.hpp"
 
 namespace tiered {
@@ -25,12 +26,17 @@ class ExpertAddresses {
   ExpertGroup const* of_layer(std::int32_t layer) const { return table(env_->device_base, layer); }
   bool has(std::int32_t layer, std::int32_t expert) const { return table(env_->host_base, layer)[expert].gate != nullptr; }
   ShardId first_expert(std::int32_t layer) const { return first_experts_[std::size_t(layer)]; }
+  std::span<ShardId const> first_experts() const { return first_experts_; }
   bool has_any(std::int32_t layer) const { return n_there_[std::size_t(layer)] > 0; }
   ExpertGroup group_at(ShardId id, std::byte const* base) const;
 
   /// Changes that the cache has seen already; the device learns of them by the parts of a later transfer.
   void set(ShardId id, std::byte const* base);
   void clear(ShardId id);
+  /// A change that the device's table has already.
+  void note(ShardId id, std::byte const* base);
+  /// An expert's entry in the device's table.
+  ExpertGroup* on_device(ShardId id) const;
   std::vector<TransferArgs::Part>& changes() { return changes_; }
   /// The tables as a whole: what to transfer in place of very many changes.
   TransferArgs::Part all() const;
@@ -40,7 +46,7 @@ class ExpertAddresses {
   ExpertGroup* table(std::byte* base, std::int32_t layer) const {
     return reinterpret_cast<ExpertGroup*>(base + env_->layout->few_tables) + std::size_t(layer) * std::size_t(env_->layout->n_experts);
   }
-  void change(ShardId id, ExpertGroup group);
+  ExpertGroup& change(ShardId id, ExpertGroup group);
 
   ExpertsEnvironment const* env_;
   std::vector<ShardId> first_experts_;  // by layer
@@ -50,10 +56,16 @@ class ExpertAddresses {
   bool known_ = false;
 };
 
-/// Steps in which the device asks the host, and how often it did: one layer, one request.
+/// Steps in which the device asks the host, and how often it did: one layer, one request. Of experts that were brought ahead of their
+/// layer, on a guess: how many there were, how many of them the layer then chose, and how many of those were there when it looked.
 struct HelpCounters {
   std::uint64_t n_steps = 0, n_requests = 0;
   std::uint64_t n_timed_out = 0;  ///< steps that were done again without help, as the host did not come by in time
+  std::uint64_t n_guessed = 0, n_right = 0, n_in_time = 0;
+  std::uint64_t wasted_bytes = 0;          ///< of guessed ones that were not chosen in their step
+  std::uint64_t n_attention_requests = 0;  ///< layers where the host attended to its part of keys and values: besides n_requests
+  /// Of these: from the request until the device's own part was done, and what the host's took it. In balance where alike.
+  double attention_device_s = 0, attention_host_s = 0;
 };
 
 /// Rows are on the device, most experts are not. The device computes those that are in VRAM without waiting, writes what the host needs to
@@ -68,7 +80,7 @@ struct HelpCounters {
 /// experts in the order of their ids, then the host's, which the plan put there for good.
 class FewRouted {
  public:
-  explicit FewRouted(ExpertsEnvironment const& env) : env_(&env), addresses_(env) {}
+  explicit FewRouted(ExpertsEnvironment const& env) : env_(&env), addresses_(env), ahead_(env) {}
 
   void prepare(std::span<ShardId const> first_experts);
   /// When somebody else changed the cache: experts that are on their way may have gone, the others are pinned no longer. All copies so far
@@ -80,15 +92,27 @@ class FewRouted {
 
   // Steps of one row that are enqueued as a whole, and where the device stands still at a layer only if an expert is missing (HelpArgs): a
   // layer whose experts are all in VRAM takes as long as in a plan that has all of them there. The order of summation is: hidden row, sum
-  // of the experts in VRAM, the host's, fetched ones. While the device stands still, and only then, the host changes what the device's
-  // tables say; so both always agree on who computes an expert.
+  // of the experts in VRAM, the host's, fetched ones.
+  //
+  // Between requests the link brings what the device guesses that the next layers will choose (RouterAheadArgs), into rooms that are free:
+  // a few are kept so. Such an expert's copy enters it in the device's table by itself, behind its weights, while the device computes.
+  // Why no expert is computed twice, left out, or read before it is there:
+  //   - a layer looks at the device's table once, when its router runs, into a copy that all its kernels read, and a request says what was
+  //     missing in it: so the host asks no table of its own who computes what;
+  //   - the host's tables, which parts and transfers read, change only while the device stands still (a request that is not decided yet)
+  //     or between steps; entries that copies bring go there then, too, once they are done;
+  //   - entries are only taken out by a request or between steps, before any layer looks again; what they freed is overwritten after that,
+  //     or while no layer looks. An expert that a request takes out is not brought back before the device has passed that request, whose
+  //     parts are copied until then;
+  //   - an expert on its way is pinned until it is noted.
+  // One that comes too late for its layer's look is computed from VRAM all the same, with those that the request fetches.
 
   /// Whether the layer can go this way on this device, under this plan.
   bool can_help(std::int32_t layer) const;
   /// For a plan whose layers can all be helped, or have no need: after prepare().
   void open_mail();
   /// What was enqueued by `other`, whose captured steps are still to be launched.
-  void take_over(FewRouted const& other) { helped_ = other.helped_, help_counters_ = other.help_counters_; }
+  void take_over(FewRouted const& other);
   /// The first launch of a step; then, at each layer that helps, its experts. May be captured: nothing in it changes from step to step.
   void enqueue_step();
   void enqueue(RoutedRows const& rows, ShardId first_expert);
@@ -96,12 +120,23 @@ class FewRouted {
   void begin_step(std::uint64_t step);
   /// Answers a request, if there is one; else false, at once.
   bool serve();
+  /// Whether steps enqueued for this plan guess: then routers are enqueued by enqueue_router(). Where nothing can be missing, or the link
+  /// is no help, or the device knows no such op, they do not.
+  bool looks_ahead() const { return looks_ahead_; }
+  /// A layer's router: `args` but for where the host's and the device's tables are, with guesses for `targets`.
+  void enqueue_router(std::int32_t layer, RouterAheadArgs args, std::span<std::int32_t const> targets);
+  /// Keeps a copy or two of guessed experts under way. False where there was nothing to do; takes some microseconds where there was.
+  bool look_ahead();
+  /// After a step, when all copies are done: their entries are as all others.
+  void settle_ahead();
   /// After the device has ended the step: whether it waited in vain. What it computed is of no use then, and who is in the cache is not
   /// known: what the host listed too late never came.
   bool timed_out();
   /// After the device has ended the step: what it used counts for the cache.
   void end_step();
   HelpCounters const& help_counters() const { return help_counters_; }
+  /// By the device's clock, of a step enqueued with a trace.
+  std::uint64_t step_begin_ns() const { return log(std::int32_t(helped_.size())).begin_ns; }
   /// For the trace, of a step enqueued with one: what each layer of the step between two tickets of the device did.
   void trace_step(Ticket begin, Ticket end);
   /// The device's waiting ends, now or once it comes to it, until the next begin_step(). What it computes is of no use. Any state.
@@ -114,13 +149,15 @@ class FewRouted {
     ShardId shard{};
     Where where = Where::host;
     bool may_be_fetched = false, for_later = false;
+    bool late = false;                    ///< the device had looked when it came, or it is about to come
     ExpertCache::Entry* entry = nullptr;  ///< pinned
   };
-  /// On its way while its layer had no use for it: the device is told when the layer comes again.
+  /// On its way while its layer had no use for it: the device is told when the layer comes again, or by the copy itself.
   struct Coming {
     ShardId shard{};
     Ticket filled;
     ExpertCache::Entry* pinned = nullptr;  ///< by a step that was helped
+    bool tells = false;
   };
   /// A layer of a step that was enqueued.
   struct Helped {
@@ -180,9 +217,24 @@ class FewRouted {
   HelpMail& mail() const { return *host_at<HelpMail>(env_->layout->help); }
   void launch_helped(RoutedRows const& rows);
   void note_arrivals(std::size_t most_changes);
+  void find_helped(std::uint32_t missing);
   void share_helped_misses();
   void list_parts();
+  void wait_for_late();
   void unpin_helped();
+  Coming const* coming(ShardId id) const;
+  HelpArgs help_args(RoutedRows const& rows) const;
+  ExpertGroup* seen_by_device() const { return reinterpret_cast<ExpertGroup*>(env_->device_base + env_->layout->help_seen); }
+  /// Where the device finds a layer's experts.
+  ExpertGroup const* table_of(std::int32_t layer) const { return looks_ahead_ ? seen_by_device() : addresses_.of_layer(layer); }
+  bool pays_to_look_ahead() const;
+  bool may_bring_ahead();
+  void set_reserve();
+  void keep_reserve();
+  bool is_wanted(ShardId id) const;
+  void bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Ticket const> after);
+  void bring_for_later();
+  void count_guessed();
 
   ExpertsEnvironment const* env_;
   ExpertAddresses addresses_;
@@ -202,6 +254,13 @@ class FewRouted {
   std::uint64_t step_ = 0, served_ = 0;
   HelpCounters help_counters_;
   bool has_mail_ = false;
+  bool looks_ahead_ = false;
+  ExpertsAhead ahead_;
+  std::vector<Ticket> on_way_;                     // of copies ahead that may not be done yet
+  std::vector<ShardId> guessed_;                   // brought ahead in this step
+  std::vector<ShardId> unproven_;                  // brought ahead, not used so far: the first to go
+  std::int32_t requested_layer_ = -1;              // in this step, last
+  std::size_t reserve_bytes_ = 0, n_entries_ = 0;  // rooms to keep free; entries that copies have brought
 };
 
 }  // namespace tiered

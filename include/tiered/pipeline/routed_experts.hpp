@@ -16,6 +16,7 @@
 #include "tiered/pipeline/expert_flow.hpp"
 #include "tiered/pipeline/few_routed.hpp"
 #include "tiered/pipeline/routed_rows.hpp"
+#include "tiered/pipeline/shared_flow.hpp"
 
 namespace tiered {
 
@@ -23,10 +24,10 @@ namespace tiered {
 /// computed where its rows are, or come ahead of the ids (ExpertFlow); everything after is enqueued. Each slot (row, place) has its own
 /// output, and slots are summed in order of place, whoever computed them; where a block has more rows than there is room for slots of,
 /// they are added to the rows window by window, in order of their experts: the same bits whatever is in a window. Few rows: FewRouted says
-/// its own order.
+/// its own order, and SharedFlow that of layers that the host has a part in.
 class RoutedExperts {
  public:
-  explicit RoutedExperts(ExpertsEnvironment const& env) : env_(&env), few_(env), flow_(env) {}
+  explicit RoutedExperts(ExpertsEnvironment const& env) : env_(&env), few_(env), flow_(env), shared_(env) {}
 
   /// For a new plan: `first_experts` per layer. Tells the device where experts are, in layers that have all of them in VRAM; enqueued.
   void prepare(std::span<ShardId const> first_experts);
@@ -44,6 +45,8 @@ class RoutedExperts {
   /// As its members are: with ExpertsEnvironment::helps, run() only enqueues.
   FewRouted& few() { return few_; }
   FewRouted const& few() const { return few_; }
+  SharedFlow& shared() { return shared_; }
+  SharedFlow const& shared() const { return shared_; }
 
  private:
   enum class Place : std::uint8_t { mixed, host, device };
@@ -129,6 +132,7 @@ class RoutedExperts {
   ExpertsEnvironment const* env_;
   FewRouted few_;
   ExpertFlow flow_;
+  SharedFlow shared_;
   std::array<Ticket, 4> flowed_{};  // ends of the last layers that came that way
   std::size_t n_flowed_ = 0;
   RoutedRows const* rows_ = nullptr;

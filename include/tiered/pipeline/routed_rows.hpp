@@ -13,6 +13,7 @@
 #include "tiered/pipeline/side.hpp"
 #include "tiered/pipeline/trace_log.hpp"
 #include "tiered/plan/account.hpp"
+#include "tiered/plan/expert_decode.hpp"
 
 namespace tiered {
 
@@ -33,8 +34,11 @@ struct ExpertsEnvironment {
   TraceLog* trace = nullptr;
   bool device_maps_host = false;           ///< kernels of the device read and write host_base, by the same addresses
   bool device_reads_host_weights = false;  ///< and read table.weights' data
+  bool device_maps_kv = false;             ///< and read and write keys and values in host memory
   std::uint64_t help_patience_ns = 0;      ///< HelpArgs::patience_ns; 0: its own
-  bool helps = false;                      ///< the step is enqueued as a whole: see FewRouted::enqueue
+  CopyLane* rows_copy = nullptr;           ///< for rows of activations, which do not stand behind weights; may be `copy`
+  LookAhead look_ahead = LookAhead::planned;
+  bool helps = false;  ///< the step is enqueued as a whole: see FewRouted::enqueue
 };
 
 /// Rows of one layer after its router, on the device where the hidden rows are.

@@ -21,9 +21,14 @@ struct ShardPlan {
   std::size_t shortfall_bytes = 0;                  ///< what is missing to the budget: such a plan cannot run
   float fetched_misses = 1;                         ///< see Placements
   bool deterministic = false;                       ///< as in PlanRequest; then misses are fetched
+  /// Where one row, which has the device to itself, attends to states of which some are in host memory: the device reads this share of
+  /// what is there over the link, and of so many tokens more, the host attends to the rest meanwhile. 0: the host does it all.
+  float state_read_share = 0;
+  std::int32_t state_read_tokens = 0;
   std::int32_t chunk_tokens = 0;                    ///< rows that go through a step at once: scratch is for these
   std::int32_t block_tokens = 0;   ///< rows that go through a layer before any goes to the next; a multiple of chunk_tokens
   std::int32_t expert_tokens = 0;  ///< rows of a block whose outputs of experts are kept at once, where these come in windows; 0: all
+  ExpertShare share = {};          ///< by which the host takes a part of the experts that come in windows; never where deterministic
   bool operator==(ShardPlan const&) const = default;
 };
 

@@ -60,6 +60,17 @@ constexpr HostAttention host_attention(PassCost const& state, double hop_s, std:
   return a;
 }
 
+/// Attention of one row, within a launch that waits for nobody else, to keys and values in host memory: the device reads a share of them
+/// over the link while the host, which must be asked, attends to the others. Both end together, or the device reads all.
+struct ReadAttention {
+  double read = 0, seconds = 0;
+};
+constexpr ReadAttention read_attention(PassCost const& state, double hop_s, MutualRates mutual) {
+  double const copy_s = state.copy_s > state.gpu_s ? state.copy_s : state.gpu_s, host_s = state.host_s / mutual.host_share + 2 * hop_s,
+               beside_s = copy_s / mutual.h2d_share, read = host_s >= 1e300 ? 1 : host_s / (state.host_s / mutual.host_share + beside_s);
+  return read >= 1 ? ReadAttention{1, copy_s} : ReadAttention{read, read * beside_s};
+}
+
 /// Attention of rows where `in_vram` of what they attend to lies in VRAM, both devices at the same time.
 constexpr double attention_s(PassCost const& state, double in_vram, bool on_device, double hop_s, std::int32_t n_rows, bool streams) {
   double const on_host = 1 - in_vram, device_s = in_vram > 0 ? in_vram * state.gpu_s + (on_device ? 0 : 2 * hop_s) : 0;
@@ -68,6 +79,14 @@ constexpr double attention_s(PassCost const& state, double in_vram, bool on_devi
   HostAttention const a = host_attention(there, hop_s, n_rows);
   if (on_device && streams && a.streams) return device_s + a.streamed_s;
   double const host_s = on_device ? a.on_host_s : there.host_s;
+  return host_s > device_s ? host_s : device_s;
+}
+
+/// Likewise of one row within a launch.
+constexpr double launched_attention_s(PassCost const& state, double in_vram, double hop_s, MutualRates mutual) {
+  double const on_host = 1 - in_vram, device_s = in_vram > 0 ? in_vram * state.gpu_s : 0;
+  if (on_host <= 0) return device_s;
+  double const host_s = read_attention({on_host * state.host_s, on_host * state.gpu_s, on_host * state.copy_s}, hop_s, mutual).seconds;
   return host_s > device_s ? host_s : device_s;
 }
 

@@ -52,6 +52,7 @@ class Estimator {
  public:
   Estimator(ShardTable const& table, HardwareProfile const& hardware);
   ExpertLayers const& experts() const { return experts_; }
+  std::int32_t dim() const { return dim_; }  ///< of the hidden rows
 
   /// To move `n` hidden rows from one device to the other.
   double hop_s(std::int32_t n) const;

@@ -111,6 +111,17 @@ struct HardwareProfile {
   static HardwareProfile simulated();
 };
 
+/// The same for the host's attention: beside the link memory gives it what it gives products. So where arithmetic holds it below that it
+/// loses nothing; and where it was measured in a cache, more.
+inline MutualRates attention_beside_link(HardwareProfile const& h) {
+  double products_bytes_per_s = 0;
+  for (MatmulRates const& rates : h.host.matmul) {
+    if (rates.bytes_per_s > products_bytes_per_s) products_bytes_per_s = rates.bytes_per_s;
+  }
+  double const rate = h.host.attention_bytes_per_s, share = h.mutual.host_share * (rate > 0 ? products_bytes_per_s / rate : 1);
+  return {share < 1 ? share : 1, h.mutual.h2d_share};
+}
+
 /// Which weight types each device has products for (bits as in Shard::dtypes), and whether it has attention.
 struct Capabilities {
   std::uint64_t host_matmul = ~std::uint64_t{0}, gpu_matmul = ~std::uint64_t{0};

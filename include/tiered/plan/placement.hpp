@@ -10,6 +10,7 @@
 #include "tiered/core/ids.hpp"
 #include "tiered/model/shard.hpp"
 #include "tiered/plan/cost.hpp"
+#include "tiered/plan/expert_share.hpp"
 #include "tiered/plan/experts.hpp"
 
 namespace tiered {
@@ -33,12 +34,16 @@ struct PlanRequest {
   double hop_s = 0;  ///< seconds to move these rows from one device to the other
   /// Pages that a sequence's state is cut into: shares are in whole ones, see pages_in_vram(). 0: any share.
   std::int32_t state_pages = 0;
-  double states_used = 1;                     ///< share of the context that costs are for
-  bool streams_states = false;                ///< as in PassCosts
+  double states_used = 1;       ///< share of the context that costs are for
+  bool streams_states = false;  ///< as in PassCosts
+  /// One row that has the device to itself, all weights but experts there, may attend to states in host memory within its launch.
+  bool launches_attention = false;
   bool deterministic = false;                 ///< who computes an expert must not depend on what is cached
   MutualRates mutual = {};                    ///< of host and link where both are busy
+  MutualRates mutual_attention = {};          ///< and where the host attends to states
   ExpertLayers const* experts = nullptr;      ///< of these shards, where somebody has them already
   ExpertCosts const* expert_costs = nullptr;  ///< of these costs; likewise
+  ExpertShare expert_share = {};              ///< of those that come in windows
 
   std::size_t state_bytes(std::size_t layer) const {
     return states[layer].bytes_per_token * std::size_t(rows.context) + states[layer].bytes_per_sequence * std::size_t(rows.n_sequences);

@@ -41,11 +41,26 @@ auto read_json(F f) {
 inline nlohmann::json plan_to_json(ShardPlan const& plan) {
   nlohmann::json shards = nlohmann::json::array();
   for (Placement const& p : plan.shards) shards.push_back({{"home", name(p.home)}, {"gpu_rows", p.gpu_rows}, {"cached", p.cached}});
-  return {{"shards", std::move(shards)},         {"state_in_vram", plan.state_in_vram}, {"ring_bytes", plan.ring_bytes},
-          {"cache_bytes", plan.cache_bytes},     {"scratch_bytes", plan.scratch_bytes}, {"resident_bytes", plan.resident_bytes},
-          {"state_bytes", plan.state_bytes},     {"vram_bytes", plan.vram_bytes},       {"shortfall_bytes", plan.shortfall_bytes},
-          {"chunk_tokens", plan.chunk_tokens},   {"block_tokens", plan.block_tokens},   {"fetched_misses", plan.fetched_misses},
-          {"expert_tokens", plan.expert_tokens}, {"deterministic", plan.deterministic}, {"shared_bytes", plan.shared_bytes}};
+  nlohmann::json share = nlohmann::json::object();
+  for (detail::ExpertShareField const& f : detail::expert_share_fields) share[f.name] = plan.share.*f.seconds;
+  return {{"shards", std::move(shards)},
+          {"state_in_vram", plan.state_in_vram},
+          {"ring_bytes", plan.ring_bytes},
+          {"cache_bytes", plan.cache_bytes},
+          {"scratch_bytes", plan.scratch_bytes},
+          {"resident_bytes", plan.resident_bytes},
+          {"state_bytes", plan.state_bytes},
+          {"vram_bytes", plan.vram_bytes},
+          {"shortfall_bytes", plan.shortfall_bytes},
+          {"chunk_tokens", plan.chunk_tokens},
+          {"block_tokens", plan.block_tokens},
+          {"fetched_misses", plan.fetched_misses},
+          {"expert_tokens", plan.expert_tokens},
+          {"deterministic", plan.deterministic},
+          {"shared_bytes", plan.shared_bytes},
+          {"share", std::move(share)},
+          {"state_read_share", plan.state_read_share},
+          {"state_read_tokens", plan.state_read_tokens}};
 }
 
 /// Errors  bad_file where a field is missing or of another type.
@@ -70,6 +85,9 @@ inline ShardPlan plan_from_json(nlohmann::json const& j) {
     j.at("block_tokens").get_to(plan.block_tokens);
     j.at("expert_tokens").get_to(plan.expert_tokens);
     j.at("deterministic").get_to(plan.deterministic);
+    for (detail::ExpertShareField const& f : detail::expert_share_fields) j.at("share").at(f.name).get_to(plan.share.*f.seconds);
+    j.at("state_read_share").get_to(plan.state_read_share);
+    j.at("state_read_tokens").get_to(plan.state_read_tokens);
     return plan;
   });
 }

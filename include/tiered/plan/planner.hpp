@@ -48,15 +48,22 @@ struct PlannerInput {
   std::int32_t state_pages = 0;                     ///< as in PlanRequest
   bool deterministic = false;                       ///< as in PlanRequest
   bool streams_states = false;                      ///< many rows can attend to states in host memory by way of VRAM
+  bool launches_attention = false;                  ///< as in PlanRequest
   /// Where the device can add the outputs of some experts to the rows before others have run: scratch with outputs of one chunk only,
   /// for plans whose experts all come in windows (plan/expert_flow.hpp) or are resident.
   std::optional<ScratchBytes> scratch_in_windows = {};
+  bool shares_windows = false;  ///< the host can take a part of such experts (plan/expert_share.hpp)
 };
 
 namespace detail {
 
 using PlaceRef = FunctionRef<Placements(PlanRequest const&)>;
 using PrefetchRef = FunctionRef<Schedule(ShardPlan const&, ShardTable const&)>;
+template <class Cost>
+concept PricesAlike = requires {
+  requires Cost::same_for_alike;
+};
+
 struct CostRefs {
   FunctionRef<PassCost(Shard const&, Rows)> shard;
   FunctionRef<PassCost(LayerState const&, Rows)> state;
@@ -81,10 +88,7 @@ TierPlan plan_tier(Placement const& placement, Prefetch const& prefetch, Cost co
   auto schedule = [&](ShardPlan const& plan, ShardTable const& t) { return prefetch.schedule(plan, t); };
   auto shard_cost = [&](Shard const& s, Rows rows) { return cost.cost(s, rows); };
   auto state_cost = [&](LayerState const& s, Rows rows) { return cost.cost(s, rows); };
-  detail::CostRefs const costs{shard_cost, state_cost, requires {requires Cost::same_for_alike;
-}
-};  // namespace tiered
-return detail::plan_tier(hardware, table, input, place, schedule, costs);
+  return detail::plan_tier(hardware, table, input, place, schedule, {shard_cost, state_cost, detail::PricesAlike<Cost>});
 }
 
 /// One plan for each of `bounds` (most tokens, ascending), all with the same states in VRAM. input.rows.n is not used.

@@ -68,6 +68,7 @@ struct CudaMachine {
   /// For keys and values in host memory, which cross the link when many rows attend to them. Taken as sequences grow: a driver that
   /// page-locks no more ends that step with an Error, after which the engine can be used again.
   AnyTier kv_tier() const { return RegisteredTier(); }
+  bool maps_kv() const { return gpu.reads_registered_memory; }
 
   /// Weights are going to be copied from these. They are page-locked in the background; copies wait for their piece. The first call counts.
   void register_sources(std::vector<std::span<std::byte const>> const& ranges) {

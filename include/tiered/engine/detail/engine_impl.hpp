@@ -77,7 +77,9 @@ ExecutorParts EngineCore::executor_parts() {
                       parts_.traces ? &trace_log_ : nullptr,
                       &cancel_.flag(),
                       parts_.device_reads_host_weights,
-                      parts_.device_maps_host};
+                      parts_.device_maps_host,
+                      parts_.device_maps_kv};
+  parts.look_ahead = options_.look_ahead;
   if (options_.hardware) parts.attention_cost.hardware = *options_.hardware;
   return parts;
 }
@@ -87,7 +89,7 @@ ExecutorParts EngineCore::executor_parts() {
 void EngineCore::warm_up(PlanImage const& image, std::int32_t n_rows, std::int32_t outputs) {
   kv_.reserve(0, n_rows);
   executor_.activate(image);
-  if (executor_.is_capturable(n_rows, outputs)) --outputs;
+  if (executor_.is_capturable(n_rows, outputs) || (n_rows == 1 && executor_.helps_attention())) --outputs;
   block_.clear();
   for (std::int32_t i = 0; i < n_rows; ++i) block_.push_back({0, i, 0, i >= n_rows - outputs});
   logits_.resize(std::size_t(std::max(outputs, 1)) * std::size_t(parts_.config->vocab_size));
@@ -121,8 +123,9 @@ void EngineCore::warm_up_decode(LoadTimes* times) {
     LoadTimes::Scope const scope(times, "decode");
     kv_.reserve(0, 1);
     executor_.activate(decode);
+    logits_.resize(std::size_t(parts_.config->vocab_size));
+    if (executor_.helps_attention()) executor_.load_helped_attention(logits_.data());
     if (executor_.is_helped()) {
-      logits_.resize(std::size_t(parts_.config->vocab_size));
       executor_.load_helped(logits_.data());
       executor_.capture(1);
       return;
@@ -166,6 +169,7 @@ void EngineCore::prepare(LoadTimes* times) {
   kv_.release(0);
   logits_ = {};
   warm_up_counters_ = cache_.counters();
+  warm_up_shared_ = executor_.shared_counters();
   if (!parts_.traces) return;
   trace_log_.clear();  // or the first step's report would begin with all of this
   parts_.lanes->forget_times();
@@ -178,6 +182,7 @@ EngineStats EngineCore::stats() const {
   ExpertCache::Counters const &all = cache_.counters(), &before = warm_up_counters_;
   s.experts = {all.hits - before.hits, all.misses - before.misses, all.evictions - before.evictions};
   s.help = executor_.help_counters();
+  s.shared = executor_.shared_counters() - warm_up_shared_;
   return s;
 }
 

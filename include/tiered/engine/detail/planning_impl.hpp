@@ -104,11 +104,12 @@ inline std::int32_t checked_kv_tokens(std::int64_t max_context, std::int64_t n_s
 }
 
 /// What prompts may take of the budget to attend to keys and values in host memory by way of the device: some where not all of those
-/// may fit, and where that leaves the budget to better uses. 4096 positions at once, so that sums of parts cost little.
+/// may fit, and where that leaves the budget to better uses. 4096 positions at once, so that sums of parts cost little. Little where they
+/// would all fit: decode may have other uses for that room still, and the host takes seconds for a prompt's attention.
 inline KvStream kv_stream_for(ModelConfig const& config, EngineOptions const& options, std::span<LayerState const> states,
                               std::int32_t kv_tokens) {
   constexpr std::int32_t most_tokens = 4096;
-  constexpr std::size_t part_of_budget = 32, all_states_part = 4, most_bytes = 64 * MiB;
+  constexpr std::size_t part_of_budget = 32, small_part = 256, all_states_part = 4, most_bytes = 64 * MiB;
   std::size_t state_bytes = 0;
   KvStream stream;
   for (std::size_t l = 0; l < states.size(); ++l) {
@@ -117,8 +118,9 @@ inline KvStream kv_stream_for(ModelConfig const& config, EngineOptions const& op
     std::size_t const page_bytes = KvCache::page_bytes(config.layers[l].attention, options.kv_type, options.kv_page_tokens);
     stream.page_bytes = std::max(stream.page_bytes, page_bytes);
   }
-  if (stream.page_bytes == 0 || state_bytes < options.vram_bytes / all_states_part) return {};
-  std::size_t const page_pairs = std::min(most_bytes, options.vram_bytes / part_of_budget) / (2 * stream.page_bytes);
+  if (stream.page_bytes == 0) return {};
+  std::size_t const part = state_bytes < options.vram_bytes / all_states_part ? small_part : part_of_budget;
+  std::size_t const page_pairs = std::min(most_bytes, options.vram_bytes / part) / (2 * stream.page_bytes);
   std::int32_t const n_pages = kv_tokens / options.kv_page_tokens;
   std::int32_t const wanted = std::min(n_pages, std::max(most_tokens / options.kv_page_tokens, 1));
   stream.half_pages = std::min(wanted, std::int32_t(std::min<std::size_t>(page_pairs / 2, std::size_t(wanted))));
@@ -152,7 +154,9 @@ EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOption
   input.state_pages = n_pages;
   input.deterministic = options.deterministic;
   input.streams_states = stream.half_pages > 0;
+  input.launches_attention = device.attention_ask != nullptr && attends(host, options.kv_type, config);
   if (device.expert_window != nullptr) input.scratch_in_windows = ScratchBytes(in_windows);
+  input.shares_windows = device.expert_window != nullptr && device.transfer != nullptr && host.expert_window != nullptr;
   out.tiers = plan(table, input);
   std::vector<ShardPlan const*> plans;
   for (TierPlan const& t : out.tiers) plans.push_back(&t.plan);

@@ -26,8 +26,7 @@ struct AttentionPart {
 
 /// Positions that a row attends to in this call; maybe none.
 inline Range visible_to(AttentionArgs const& a, std::int32_t row) {
-  std::int32_t const position = a.rows[row].position, first = a.window > 0 ? std::max(0, position - a.window + 1) : 0;
-  Range const seen{std::max(first, a.positions.begin), std::min(position, a.positions.end - 1) + 1};
+  Range const seen = a.seen_from(a.rows[row].position);
   return {seen.begin, std::max(seen.begin, seen.end)};
 }
 inline Range intersection(Range a, Range b) {

@@ -14,17 +14,19 @@
 namespace tiered::cpu {
 
 /// Where each expert's slots begin, and the slots, by counting: experts ascending, slots of one ascending. begins: n_experts + 1.
+/// `ranks`: as in ExpertWindowArgs.
 /// Errors  Errc::device for an id that is no expert.
 inline void list_slots(std::int32_t const* ids, std::int32_t n_slots, std::int32_t n_experts, std::int32_t layer, std::int32_t* begins,
-                       std::int32_t* slots) {
+                       std::int32_t* slots, std::int32_t const* ranks = nullptr) {
+  auto const rank = [ranks](std::int32_t id) { return ranks == nullptr ? id : ranks[id]; };
   std::fill_n(begins, n_experts + 1, 0);
   for (std::int32_t i = 0; i < n_slots; ++i) {
     if (ids[i] < 0 || ids[i] >= n_experts)
       throw Error(Errc::device, concat("layer ", layer, ": the router chose expert ", ids[i], " of ", n_experts));
-    ++begins[ids[i] + 1];
+    ++begins[rank(ids[i]) + 1];
   }
   for (std::int32_t e = 0; e < n_experts; ++e) begins[e + 1] += begins[e];
-  for (std::int32_t i = 0; i < n_slots; ++i) slots[begins[ids[i]]++] = i;
+  for (std::int32_t i = 0; i < n_slots; ++i) slots[begins[rank(ids[i])]++] = i;
   std::copy_backward(begins, begins + n_experts, begins + n_experts + 1);  // each had come to where the next one began
   begins[0] = 0;
 }
@@ -64,7 +66,11 @@ void group_slots(ExpertWindowArgs const& a, Team& team) {
   ExpertsArgs const& e = a.experts;
   std::int32_t const n_slots = e.n_tokens * e.n_used;
   if (n_slots == 0) return;
-  list_slots(a.ids, n_slots, a.n_experts, a.layer, a.begins, a.slots);
+  list_slots(a.ids, n_slots, a.n_experts, a.layer, a.begins, a.slots, a.ranks);
+  if (a.sum != nullptr && a.from_zero) {
+    team.parallel_for(e.n_tokens, row_grain(team, e.n_tokens, e.dim),
+                      [&](std::int64_t begin, std::int64_t end) { std::fill(a.sum + begin * e.dim, a.sum + end * e.dim, 0.0f); });
+  }
   for (std::int32_t place = 0; place < n_slots; ++place) a.places[a.slots[place]] = place;
   if (reads_q8<products>(e)) quantize<typename Kernels::Leaf>({e.x, a.x_rows, e.n_tokens, e.dim}, team);
 }

@@ -103,7 +103,7 @@ int decode_attention(DecodeAttentionArgs const& a, Queue queue) {
   AttentionArgs const& attend = a.attention;
   if (attend.n_tokens == 0) return 0;
   if constexpr (!std::is_same_v<KV, F32>) {
-    bool const everything = attend.positions.begin == 0 && attend.positions.end > attend.max_position;
+    bool const everything = attend.positions.begin == 0 && attend.positions.end > attend.max_position && attend.share.border < 0;
     bool const apart = attend.n_tokens == 1 || (a.rows_apart && attend.n_tokens <= attention_few_rows);
     if (apart && everything && detail::is_tiled<KV>(attend, native(queue)))
       return detail::attention_few<KV>(attend, &a.input, native(queue));

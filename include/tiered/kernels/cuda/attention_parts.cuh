@@ -15,8 +15,7 @@ inline constexpr int merge_warps = 8;
 
 /// The positions that a row attends to in this call; begin >= end where there are none.
 __device__ __forceinline__ Range visible_to(AttentionArgs const& a, std::int32_t position) {
-  std::int32_t const first = a.window > 0 ? position - a.window + 1 : 0;
-  return {max_of(a.positions.begin, max_of(first, 0)), min_of(position, a.positions.end - 1) + 1};
+  return a.seen_from(position);
 }
 
 /// The cut of `seen` into at most n_splits parts of whole tiles.

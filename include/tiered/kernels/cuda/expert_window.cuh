@@ -142,9 +142,13 @@ inline int group_slots(ExpertWindowArgs const& a, Queue queue) {
   detail::ExpertKernels const kernels = detail::expert_kernels(a.experts);
   if (!detail::complete(kernels)) return int(cudaErrorInvalidValue);
   detail::GroupSlotsArgs lists;
-  lists.ids = a.ids, lists.begins = a.begins, lists.slots = a.slots, lists.places = a.places;
+  lists.ids = a.ids, lists.ranks = a.ranks, lists.begins = a.begins, lists.slots = a.slots, lists.places = a.places;
   lists.n_slots = a.experts.n_tokens * a.experts.n_used, lists.n_experts = a.n_experts;
   if (int const status = group_by_expert(lists, queue); status != 0) return status;
+  if (a.sum != nullptr && a.from_zero) {
+    std::size_t const bytes = std::size_t(a.experts.n_tokens) * std::size_t(a.experts.dim) * sizeof(float);
+    if (cudaError_t const status = cudaMemsetAsync(a.sum, 0, bytes, native(queue).stream); status != cudaSuccess) return int(status);
+  }
   void const* rows = nullptr;
   return detail::window_rows(a, kernels.gate->activation, detail::one_form(kernels), queue, rows);
 }

@@ -37,6 +37,7 @@ __device__ __forceinline__ T block_prefix(T v, T* scratch, T& total) {
 /// What is made of the router's ids: slots, and what else is not null.
 struct GroupSlotsArgs {
   std::int32_t const* ids = nullptr;     ///< [n_slots]
+  std::int32_t const* ranks = nullptr;   ///< [n_experts]: then `expert` is a rank below; or null
   ExpertGroup const* weights = nullptr;  ///< [n_experts], with groups
   ExpertGroup* groups = nullptr;         ///< [n_experts]
   std::int32_t* begins = nullptr;        ///< [n_experts + 1]
@@ -46,7 +47,10 @@ struct GroupSlotsArgs {
 };
 
 /// The id of slot i. Ids of the router are valid; whatever else is there must not lead out of the arrays.
-__device__ __forceinline__ int expert_of(GroupSlotsArgs const& a, int i) { return max_of(0, min_of(a.ids[i], a.n_experts - 1)); }
+__device__ __forceinline__ int expert_of(GroupSlotsArgs const& a, int i) {
+  int const id = max_of(0, min_of(a.ids[i], a.n_experts - 1));
+  return a.ranks != nullptr ? a.ranks[id] : id;
+}
 
 /// A block for each expert: counts the slots of lower experts, which is where its own begin, then lists them in ascending order. Every
 /// block reads all ids twice, from L2: 4096 tokens of 8 experts are 128 KiB.

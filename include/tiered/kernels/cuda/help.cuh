@@ -46,7 +46,8 @@ __device__ __forceinline__ std::uint64_t now_ns() {
 }
 
 /// False where the host has given up, or is given up here. One thread.
-__device__ inline bool wait_for_host(HelpMail* mail, std::uint64_t const* number, std::uint64_t wanted, std::uint64_t until_ns) {
+template <class Mail>
+__device__ inline bool wait_for_host(Mail* mail, std::uint64_t const* number, std::uint64_t wanted, std::uint64_t until_ns) {
   while (load_system(number) < wanted) {
     if (load_system(&mail->given_up) != 0) return false;
     if (now_ns() < until_ns) continue;
@@ -105,7 +106,7 @@ __device__ inline void copy_parts(HelpMail const* mail, bool small, int copier, 
 }
 
 /// The row as experts take it, ids and weights, to the host; then the request.
-__device__ inline void ask_host(HelpArgs const& a, std::uint64_t number) {
+__device__ inline void ask_host(HelpArgs const& a, std::uint64_t number, unsigned missing) {
   __shared__ float scratch[max_warps];
   int const thread = int(threadIdx.x);
   bool const norm = a.row.eps >= 0;
@@ -128,6 +129,7 @@ __device__ inline void ask_host(HelpArgs const& a, std::uint64_t number) {
   __syncthreads();
   if (thread != 0) return;
   a.mail->layer = a.layer;
+  a.mail->missing = missing;
   store_system(&a.mail->request, number);
 }
 
@@ -167,6 +169,7 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
   }
   int const id = thread < a.n_used ? a.ids[thread] : -1;
   bool const absent = id >= 0 && id < a.n_experts && a.experts[id].gate == nullptr;
+  unsigned const absent_places = __ballot_sync(~0u, absent);  // of the first warp, which has all places
   bool const missing = __syncthreads_or(absent) != 0;
   std::uint64_t const number = a.state->step * 1024 + std::uint64_t(a.layer) + 1;
   if (blockIdx.x != 0) {
@@ -186,11 +189,12 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
   }
   if (thread == 0) {
     a.log->begin_ns = now_ns();
+    a.log->missing = absent_places;
     a.log->asked_ns = 0;
   }
   bool adds = false;
   if (missing) {
-    ask_host(a, number);
+    ask_host(a, number, absent_places);
     if (thread == 0) {
       std::uint64_t const asked = a.log->asked_ns = now_ns();
       is_decided = wait_for_host(a.mail, &a.mail->decided, number, asked + a.patience_ns);

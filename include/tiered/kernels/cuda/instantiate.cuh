@@ -13,11 +13,13 @@
 #include "tiered/kernels/cuda/expert_window.cuh"
 #include "tiered/kernels/cuda/experts.cuh"
 #include "tiered/kernels/cuda/help.cuh"
+#include "tiered/kernels/cuda/help_attention.cuh"
 #include "tiered/kernels/cuda/kv.cuh"
 #include "tiered/kernels/cuda/norm.cuh"
 #include "tiered/kernels/cuda/queue.hpp"
 #include "tiered/kernels/cuda/rope.cuh"
 #include "tiered/kernels/cuda/route.cuh"
+#include "tiered/kernels/cuda/router_ahead.cuh"
 #include "tiered/kernels/cuda/table.hpp"
 #include "tiered/kernels/cuda/transfer.cuh"
 #include "tiered/kernels/format/format.hpp"
@@ -68,6 +70,9 @@ inline KernelTable make_table() {
   table.argmax = &argmax;
   table.transfer = &transfer;
   table.help = &help;
+  table.router_ahead = &router_ahead;
+  table.attention_ask = &attention_ask;
+  table.attention_answer = &attention_answer;
   return table;
 }
 
@@ -81,8 +86,10 @@ KernelTable const& cuda_kernels() {
 KernelTable cuda_kernels(int capability) {
   KernelTable table = cuda_kernels();
   // A launch that returns when its kernels have ended would wait for an answer that only its caller can give.
-  if (char const* const blocking = std::getenv("CUDA_LAUNCH_BLOCKING"); blocking != nullptr && *blocking != '\0' && *blocking != '0')
+  if (char const* const blocking = std::getenv("CUDA_LAUNCH_BLOCKING"); blocking != nullptr && *blocking != '\0' && *blocking != '0') {
     table.help = nullptr;
+    table.attention_ask = table.attention_answer = nullptr;
+  }
   for_each_format([&](auto format) {
     using F = decltype(format);
     table.fused_dim[std::uint32_t(F::dtype)] = cuda::format_kernels<F>().longest_few_row(shared_bytes_limit(capability));

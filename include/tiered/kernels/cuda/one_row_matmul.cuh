@@ -125,12 +125,12 @@ OneRowLaunch one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
 inline constexpr int float_row_threads = 512, float_row_chunks = 2, float_row_warps = float_row_threads / 32;
 inline constexpr int float_row_most = 4;  ///< rows of weights to a multiprocessor
 
+/// One row of weights with all tokens; the whole block, from its begin to its end.
 template <class F>
-__global__ void __launch_bounds__(float_row_threads) float_row_kernel(__grid_constant__ FusedMatmulArgs const a) {
+__device__ __forceinline__ void float_row(FusedMatmulArgs const& a, std::int64_t row) {
   constexpr int elems = FewChunk<F>::elems;
   __shared__ float2 partial[fused_rows][float_row_warps];  // product and sum of squares
   int const lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, n_warps = int(blockDim.x) / 32, n_chunks = a.dim / elems;
-  std::int64_t const row = blockIdx.x;
   let_next_start();
   FloatChunk<F> w[float_row_chunks];
 #pragma unroll
@@ -177,17 +177,25 @@ __global__ void __launch_bounds__(float_row_threads) float_row_kernel(__grid_con
 }
 
 template <class F>
+__global__ void __launch_bounds__(float_row_threads) float_row_kernel(__grid_constant__ FusedMatmulArgs const a) {
+  float_row<F>(a, blockIdx.x);
+}
+
+template <class F>
+bool takes_float_rows(FusedMatmulArgs const& a, CudaQueue const& queue) {
+  std::uintptr_t const bits = reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.norm_weight) |
+                              reinterpret_cast<std::uintptr_t>(a.parts[0].w);
+  return a.n_parts == 1 && a.then != FusedMatmulArgs::Then::gate && a.parts[0].rows <= float_row_most * queue.n_multiprocessors &&
+         a.n_tokens <= fused_rows && a.dim / FewChunk<F>::elems <= float_row_threads * float_row_chunks && is_regular<F>(a.dim, bits);
+}
+
+template <class F>
 OneRowLaunch float_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
   if constexpr (FewChunk<F>::blocks) {
     return {false, 0};
   } else {
-    std::uintptr_t const bits = reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.norm_weight) |
-                                reinterpret_cast<std::uintptr_t>(a.parts[0].w);
     std::int32_t const n_rows = a.parts[0].rows, n_chunks = a.dim / FewChunk<F>::elems;
-    if (a.n_parts != 1 || a.then == FusedMatmulArgs::Then::gate || n_rows > float_row_most * queue.n_multiprocessors ||
-        a.n_tokens > fused_rows || n_chunks > float_row_threads * float_row_chunks || !is_regular<F>(a.dim, bits)) {
-      return {false, 0};
-    }
+    if (!takes_float_rows<F>(a, queue)) return {false, 0};
     if (n_rows == 0) return {true, 0};
     constexpr auto kernel = &float_row_kernel<F>;
     constexpr Carveout carveout = overlap_small_kernels ? Carveout::most_shared : Carveout::chosen;

@@ -72,8 +72,8 @@ inline void attention(AttentionArgs const& a, DType kv = DType::f16) {
     KvRow const row = a.rows[i / a.n_heads];
     KvTable const table = a.tables[row.table];
     std::int64_t const kv_head = i % a.n_heads * a.n_kv_heads / a.n_heads;
-    std::int32_t const first = (std::max)(a.positions.begin, a.window > 0 ? row.position - a.window + 1 : 0);
-    std::int32_t const last = (std::min)(row.position, a.positions.end - 1);
+    auto const [first, end] = a.seen_from(row.position);
+    std::int32_t const last = end - 1;
     float const* const q = a.q + i * a.head_dim;
     auto const decode = [&](std::byte* const* pages, std::int32_t p) {
       decode_row(kv, detail::kv_vector(pages, p, kv_head, a.page_tokens, bytes), std::int64_t(vector.size()), vector.data());

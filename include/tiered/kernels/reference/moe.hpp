@@ -98,11 +98,9 @@ inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32
   expects(e.n_slots == e.n_tokens * e.n_used, "routed experts take all slots of their rows");
   if (a.route.logits != nullptr) route(a.route);
   std::vector<float> const x = detail::normed_rows(e.x, a.norm_weight, e.n_tokens, e.dim, a.eps, a.norm);
+  auto const is_absent = [&](std::int64_t slot) { return a.absent_slots && (a.ids[slot] == -1 || a.weights[a.ids[slot]].gate == nullptr); };
   for (std::int32_t slot = 0; slot < e.n_slots; ++slot) {
-    if (a.absent_slots && (a.ids[slot] == -1 || a.weights[a.ids[slot]].gate == nullptr)) {
-      std::fill_n(e.y + std::int64_t(slot) * e.dim, e.dim, 0.0f);
-      continue;
-    }
+    if (is_absent(slot)) continue;
     if (a.ids[slot] < 0 || a.ids[slot] >= a.n_experts)
       throw Error(Errc::device, concat("layer ", a.layer, ": the router chose expert ", a.ids[slot], " of ", a.n_experts));
     ExpertGroup group = a.weights[a.ids[slot]];
@@ -119,8 +117,10 @@ inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32
   for (std::int64_t t = 0; t < e.n_tokens; ++t) {
     for (std::int64_t k = 0; k < e.dim; ++k) {
       double sum = double(a.sum[t * e.dim + k]);
-      for (std::int64_t j = 0; j < e.n_used; ++j)
-        sum += double(a.slot_weights[t * e.n_used + j]) * double(e.y[(t * e.n_used + j) * e.dim + k]);
+      for (std::int64_t slot = t * e.n_used; slot < (t + 1) * e.n_used; ++slot) {
+        if (is_absent(slot)) continue;  // whatever its weight: it may be left from another row
+        sum += double(a.slot_weights[slot]) * double(e.y[slot * e.dim + k]);
+      }
       a.sum[t * e.dim + k] = float(sum);
     }
   }
@@ -130,16 +130,19 @@ inline void routed_experts(RoutedExpertsArgs const& a, ActivationRule rule = f32
 /// Errors  Errc::device for an id that is no expert.
 inline void group_slots(ExpertWindowArgs const& a) {
   std::int32_t const n_slots = a.experts.n_tokens * a.experts.n_used;
+  std::vector<std::int32_t> experts(static_cast<std::size_t>(a.n_experts));  // by rank
+  for (std::int32_t e = 0; e < a.n_experts; ++e) experts[std::size_t(a.ranks == nullptr ? e : a.ranks[e])] = e;
   std::int32_t place = 0;
-  for (std::int32_t e = 0; e < a.n_experts; ++e) {
-    a.begins[e] = place;
+  for (std::int32_t rank = 0; rank < a.n_experts; ++rank) {
+    a.begins[rank] = place;
     for (std::int32_t slot = 0; slot < n_slots; ++slot) {
-      if (a.ids[slot] != e) continue;
+      if (a.ids[slot] != experts[std::size_t(rank)]) continue;
       a.places[slot] = place;
       a.slots[place++] = slot;
     }
   }
   a.begins[a.n_experts] = place;
+  if (a.sum != nullptr && a.from_zero) std::fill_n(a.sum, std::int64_t(a.experts.n_tokens) * a.experts.dim, 0.0f);
   for (std::int32_t slot = 0; slot < n_slots; ++slot) {
     if (a.ids[slot] < 0 || a.ids[slot] >= a.n_experts)
       throw Error(Errc::device, concat("layer ", a.layer, ": the router chose expert ", a.ids[slot], " of ", a.n_experts));

@@ -74,6 +74,7 @@ void KvCache::reserve(std::int32_t slot, std::int32_t n_tokens) {
     if (bytes == 0) continue;
     if (column(slot, p).data == nullptr) allocate_columns(slot, p);
     host_bytes_ += bytes;
+    ++host_version_;
     std::byte* at = column(slot, p).data;
     for (std::size_t l = 0; l < page_bytes_.size(); ++l) {
       if (p < vram_pages_[l]) continue;
@@ -115,6 +116,7 @@ void KvCache::release(std::int32_t slot, std::int32_t n_tokens) noexcept {
   for (std::int32_t const kept = pages_for(n_tokens); used > kept; --used) {
     std::int32_t const p = used - 1;
     Column& c = column(slot, p);
+    if (column_bytes(p, false) > 0) ++host_version_;
     host_bytes_ -= column_bytes(p, false);
     for (std::size_t l = 0; l < page_bytes_.size(); ++l) {
       if (p < vram_pages_[l]) continue;

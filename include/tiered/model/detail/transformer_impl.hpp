@@ -1,9 +1,11 @@
 /// Defines Transformer: for one source file of a program.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "tiered/core/error.hpp"
@@ -71,7 +73,14 @@ void Transformer::experts(std::int32_t l, ExecContext& ctx) const {
   std::size_t const n = std::size_t(ctx.n_rows());
   Activations x = normed(w.ffn_norm, ctx);
   float* const scores = ctx.scratch<float>(n * std::size_t(e.n_experts));
-  ctx.matmul(w.router, x, scores);
+  std::array<RouterAhead, RouterAheadArgs::max_ahead> ahead;
+  std::size_t n_ahead = 0;
+  for (std::size_t next = std::size_t(l) + 1; next < config_.layers.size() && n_ahead < ahead.size(); ++next) {
+    LayerConfig const& c = config_.layers[next];
+    if (c.feed_forward != FeedForwardKind::experts || c.experts.n_experts != e.n_experts) break;
+    ahead[n_ahead++] = {std::int32_t(next), weights_.layers[next].router, weights_.layers[next].ffn_norm};
+  }
+  ctx.router({l, w.router, scores, std::span(ahead.data(), n_ahead)}, x);
   std::int32_t* const ids = ctx.scratch<std::int32_t>(n * std::size_t(e.n_experts_used));
   float* const weights = ctx.scratch<float>(n * std::size_t(e.n_experts_used));
   RouteArgs const route{scores, nullptr, ids, weights, ctx.n_rows(), e.n_experts, e.n_experts_used, e.gating, e.normalise, e.scale};

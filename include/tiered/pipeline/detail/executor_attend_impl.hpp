@@ -68,6 +68,7 @@ Executor::Homes Executor::homes_of(AttendRequest const& r) const {
 }
 
 void Executor::attend(AttendRequest const& r) {
+  if (asks_attention_ && !p_.kv->in_vram(r.layer)) return attend_helped(r);
   Homes const homes = homes_of(r);
   if (!homes.host) return attend_in(r, true);
   if (streams_kv(r)) return attend_streamed(r);
@@ -143,9 +144,7 @@ void Executor::attend_in(AttendRequest const& r, bool in_vram) {
     CopyPiece const pieces[] = {{q2, reinterpret_cast<std::byte const*>(r.q), q_bytes},
                                 {k2, reinterpret_cast<std::byte const*>(r.k), kv_bytes},
                                 {v2, reinterpret_cast<std::byte const*>(r.v), kv_bytes}};
-    Ticket const ready = side_->record();
-    kv_copy().submit(pieces, {&ready, 1});
-    kv_side.wait_for(kv_copy().last());
+    cross(in_vram, pieces, side_->record());
     q = reinterpret_cast<float const*>(q2);
     store_kv(r, reinterpret_cast<float const*>(k2), reinterpret_cast<float const*>(v2), in_vram, {0, n_rows_});
   }
@@ -157,8 +156,8 @@ void Executor::attend_in(AttendRequest const& r, bool in_vram) {
   if (here) return;
   Ticket const done = kv_side.record();
   if (!in_vram) host_kv_written_ = done;
-  kv_copy().submit({reinterpret_cast<std::byte*>(r.out), reinterpret_cast<std::byte const*>(out), q_bytes}, done);
-  side_->wait_for(kv_copy().last());
+  CopyPiece const result{reinterpret_cast<std::byte*>(r.out), reinterpret_cast<std::byte const*>(out), q_bytes};
+  cross(!in_vram, {&result, 1}, done);
 }
 
 /// Either device attends to the positions in its memory, at the same time; parts are merged where the step is: VRAM's, then the host's.
@@ -181,9 +180,7 @@ void Executor::attend_split(AttendRequest const& r) {
     return CopyPiece{reinterpret_cast<std::byte*>(to), reinterpret_cast<std::byte const*>(from), bytes};
   };
   CopyPiece const inputs[] = {piece(q2, r.q, q_bytes), piece(k2, r.k, kv_bytes), piece(v2, r.v, kv_bytes)};
-  Ticket const ready = side_->record();
-  kv_copy().submit(inputs, {&ready, 1});
-  there.wait_for(kv_copy().last());
+  cross(!here, inputs, side_->record());
 
   auto const attend_part = [&](bool device, float const* q, float* out, float* log, Scratch& scratch) {
     Side const& side = device ? p_.device : p_.host;
@@ -202,9 +199,20 @@ void Executor::attend_split(AttendRequest const& r) {
   store_own(r, r.k, r.v, here);
   attend_part(here, r.q, parts + own * q_floats, logs + own * queries, scratch_);
   CopyPiece const results[] = {piece(parts + theirs * q_floats, out2, q_bytes), piece(logs + theirs * queries, log2, log_bytes)};
-  kv_copy().submit(results, {&done, 1});
-  side_->wait_for(kv_copy().last());
+  cross(here, results, done);
   tiered::launch(kernels_->merge_attention, MergeAttentionArgs{parts, logs, r.out, nullptr, 2, n_rows_, c.n_heads, c.head_dim}, queue_);
+}
+
+/// The host attends to its part when it is asked, within the launch: see HelpedAttention.
+void Executor::attend_helped(AttendRequest const& r) {
+  prepare_input(r, true);
+  AttentionConfig const& c = *r.config;
+  AttentionArgs own = attention_args(r, r.q, true, {0, n_rows_});
+  own.max_position = attention_.last_read(r.layer);
+  own.out = r.out;
+  own.log_sum_exp = static_cast<float*>(scratch_.take(std::size_t(c.n_heads) * sizeof(float)));
+  own.workspace = static_cast<std::byte*>(scratch_.take(attention_workspace_bytes(n_rows_, c.n_heads, c.head_dim, own.max_position)));
+  attention_.enqueue(own, r.layer);
 }
 
 void Executor::load_split_attention() {

@@ -20,7 +20,8 @@ Executor::Executor(ModelRef model, ExecutorParts const& parts)
       p_(parts),
       resident_at_(parts.table.shards.size(), VramLayout::none),
       resident_ready_(parts.table.shards.size()),
-      routed_(env_) {
+      routed_(env_),
+      attention_(env_, *parts.kv) {
   first_expert_.assign(parts.config->layers.size(), ShardId{});
   for (Shard const& s : parts.table.shards) {
     if (s.kind == ShardKind::expert && s.expert == 0) first_expert_[std::size_t(s.layer)] = s.id;
@@ -75,14 +76,21 @@ void Executor::activate(PlanImage const& image) {
           p_.cache,
           p_.trace,
           p_.device_maps_host,
-          p_.device_reads_host_weights};
+          p_.device_reads_host_weights,
+          p_.device_maps_kv};
   env_.help_patience_ns = p_.help_patience_ns;
+  env_.rows_copy = &kv_copy();
+  env_.look_ahead = p_.look_ahead;
   routed_.prepare(first_expert_);
   if (image.uses_device) settled_ = false;
   device_embeds_ = device_embeds();
-  only_device_ = device_embeds_ && only_device(false);
-  helped_ = device_embeds_ && only_device(true);
-  if (helped_ && !only_device_) routed_.few().open_mail();
+  bool const in_vram = device_embeds_ && only_device(false), or_asks = device_embeds_ && only_device(true);
+  only_device_ = in_vram && p_.kv->all_in_vram(1);
+  helped_ = or_asks && p_.kv->all_in_vram(1);
+  asks_experts_ = or_asks && !in_vram;
+  helps_attention_ = or_asks && !p_.kv->all_in_vram(p_.kv->max_tokens()) && attention_.can_help();
+  if (asks_experts_) routed_.few().open_mail();
+  if (helps_attention_) attention_.open_mail();
 }
 
 void Executor::share_room() {
@@ -117,7 +125,6 @@ bool Executor::device_embeds() const {
 /// Whether all steps after the embedding run on the device, with everything they need in VRAM for good: of rows whose positions are
 /// there, and but for experts, where `helped`.
 bool Executor::only_device(bool helped) const {
-  if (!p_.kv->all_in_vram(1)) return false;
   return std::ranges::all_of(image_->schedule, [&](Action const& a) {
     Shard const& s = shard(a.shard);
     switch (a.kind) {
@@ -133,16 +140,17 @@ bool Executor::only_device(bool helped) const {
 }
 
 /// Page lists and tables of the layers that have KV in VRAM, with the device's addresses: of pages in host memory where they would be
-/// while they are streamed. They never change while a plan is current.
+/// while they are streamed, and where nothing is, but the device can read them, where they are: these change, see refresh_kv_tables().
 void Executor::upload_kv_tables() {
   std::size_t const n_slots = std::size_t(p_.kv->n_slots()), n_pages = std::size_t(p_.kv->n_pages());
   std::byte* const device = base_of(true) + image_->activations.kv_tables;
-  bool const streams = image_->activations.kv_stream.half_pages > 0;
+  bool const streams = image_->activations.kv_stream.half_pages > 0, maps = !streams && p_.device_maps_kv;
+  kv_table_version_ = p_.kv->host_version();
   kv_table_image_.clear();
   kv_table_offset_.assign(p_.config->layers.size(), 0);
   for (std::int32_t l = 0; l < p_.config->n_layers; ++l) {
     std::size_t const n_there = std::size_t(p_.kv->vram_tokens(l) / p_.kv->page_tokens());
-    if (n_there == 0 && !streams) continue;
+    if (n_there == 0 && !streams && !maps) continue;
     std::size_t const begin = kv_table_image_.size(), lists = begin + n_slots * sizeof(KvTable);
     kv_table_offset_[std::size_t(l)] = begin;
     kv_table_image_.resize(lists + n_slots * 2 * n_pages * sizeof(std::byte*));
@@ -153,7 +161,7 @@ void Executor::upload_kv_tables() {
       std::memcpy(kv_table_image_.data() + begin + s * sizeof(KvTable), &to, sizeof to);
       for (int kv = 0; kv < 2; ++kv) {
         std::byte* const list = kv_table_image_.data() + (kv == 0 ? k : v);
-        std::memcpy(list, kv == 0 ? from.k_pages : from.v_pages, n_there * sizeof(std::byte*));
+        std::memcpy(list, kv == 0 ? from.k_pages : from.v_pages, (maps ? n_pages : n_there) * sizeof(std::byte*));
         for (std::size_t p = n_there; p < n_pages && streams; ++p) {
           std::byte* const page = stream_page(l, kv, std::int32_t(p));
           std::memcpy(list + p * sizeof(std::byte*), &page, sizeof page);
@@ -164,6 +172,10 @@ void Executor::upload_kv_tables() {
   if (kv_table_image_.empty()) return;
   p_.copy.submit({device, kv_table_image_.data(), kv_table_image_.size()}, Ticket{});
   p_.device.wait_for(p_.copy.last());
+}
+
+void Executor::refresh_kv_tables() {
+  if (kv_table_version_ != p_.kv->host_version()) upload_kv_tables();
 }
 
 KvTable const* Executor::kv_tables(std::int32_t layer, bool device) const {
@@ -195,6 +207,7 @@ void Executor::recover() noexcept {
   prefetched_ = 0;
   RoutedExperts anew(env_);
   anew.few().take_over(routed_.few());  // graphs stay
+  anew.shared().take_over(routed_.shared());
   routed_ = std::move(anew);
 }
 
@@ -211,7 +224,13 @@ void Executor::run_block(std::span<BlockRow const> rows, float* logits) {
   // In this order: of a long prompt's rows nobody needs to know where their keys are.
   bool const is_captured = is_capturable(std::int32_t(rows.size()), outputs_total_) &&
                            std::ranges::all_of(rows, [&](BlockRow const& r) { return p_.kv->all_in_vram(r.position + 1); });
-  is_captured ? run_captured() : walk();
+  if (is_captured) {
+    run_captured();
+  } else if (asks_attention(rows)) {
+    run_helped(true);
+  } else {
+    walk();
+  }
   p_.host.synchronize();
   if (!image_->uses_device) return;
   p_.device.synchronize();
@@ -240,8 +259,9 @@ bool Executor::is_capturable(std::int32_t n_rows, std::int32_t n_outputs) const 
          p_.device.can_capture();
 }
 
-GraphRef Executor::find_graph(std::int32_t n_rows) const {
-  auto const it = std::ranges::find_if(graphs_, [&](Graph const& g) { return g.image == image_ && g.n_rows == n_rows; });
+GraphRef Executor::find_graph(std::int32_t n_rows, bool asks_attention) const {
+  auto const it = std::ranges::find_if(
+      graphs_, [&](Graph const& g) { return g.image == image_ && g.n_rows == n_rows && g.asks_attention == asks_attention; });
   return it == graphs_.end() ? nullptr : it->graph;
 }
 
@@ -259,12 +279,12 @@ bool Executor::capture(std::int32_t n_rows) {
 }
 
 /// The walk of the current plan for as many rows as rows_ has, as a graph; nothing of it is run.
-GraphRef Executor::capture_walk() {
+GraphRef Executor::capture_walk(bool asks_attention) {
   p_.device.begin_capture();
   capturing_ = true;
   try {
-    only_device_ ? walk() : enqueue_helped();
-    graphs_.push_back({image_, std::int32_t(rows_.size()), p_.device.end_capture()});
+    only_device_ && !asks_attention ? walk() : enqueue_helped(asks_attention);
+    graphs_.push_back({image_, std::int32_t(rows_.size()), asks_attention, p_.device.end_capture()});
   } catch (...) {
     capturing_ = false;
     p_.device.abandon_capture();
@@ -275,9 +295,9 @@ GraphRef Executor::capture_walk() {
 }
 
 void Executor::run_captured() {
+  if (!only_device_) return run_helped(false);
   check_cancelled(0);
   if (!settled_) settle();
-  if (!only_device_) return run_helped();
   GraphRef const known = find_graph(outputs_total_);
   p_.device.launch_graph(known != nullptr ? known : capture_walk());
   side_ = &p_.device;

@@ -67,10 +67,10 @@ std::byte const* Executor::whole(Weight const& w) {
   return end == w.first_row + w.rows ? data : nullptr;
 }
 
-/// All products in one launch, where the device can for so few and such long rows and has the weights whole; else launches nothing.
-bool Executor::fused(std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then, Activation activation) {
+/// For all products in one launch, where the device can for so few and such long rows and has the weights whole; else false.
+bool Executor::fused_args(FusedMatmulArgs& args, std::span<ProductRequest const> products, Activations const& x,
+                          FusedMatmulArgs::Then then) {
   if (products.size() > FusedMatmulArgs::max_parts) return false;
-  FusedMatmulArgs args;
   for (ProductRequest const& p : products) {
     Weight const& w = p_.table.weight(p.weight);
     if (!kernels_->fuses(w.dtype, x.n_rows, x.dim)) return false;
@@ -85,9 +85,45 @@ bool Executor::fused(std::span<ProductRequest const> products, Activations const
   args.n_tokens = x.n_rows;
   args.dim = x.dim;
   args.then = then;
+  return true;
+}
+
+/// Launches nothing where fused_args() says no.
+bool Executor::fused(std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then, Activation activation) {
+  FusedMatmulArgs args;
+  if (!fused_args(args, products, x, then)) return false;
   args.activation = activation;
   tiered::launch(kernels_->fused_matmul, args, queue_);
   return true;
+}
+
+/// Where the device has a weight for good; null where it has not.
+std::byte const* Executor::resident(WeightId id) {
+  Weight const& w = p_.table.weight(id);
+  return image_->vram.resident[std::size_t(w.shard)] == VramLayout::none ? nullptr : whole(w);
+}
+
+/// In steps that are helped the same launch notes which of the layer's experts are there, and guesses what the next layers will choose.
+void Executor::router(RouterRequest const& r, Activations& x) {
+  if (!env_.helps || !routed_.few().looks_ahead()) return ExecContext::router(r, x);
+  ProductRequest const own{r.router, r.scores};
+  RouterAheadArgs args;
+  bool const pending = !x.normed();
+  if (!fused_args(args.own, {&own, 1}, x, FusedMatmulArgs::Then::store)) {
+    ExecContext::router(r, x);
+    args.own.n_parts = 0;
+  }
+  args.n_experts = p_.table.weight(r.router).rows;
+  std::int32_t layers[RouterAheadArgs::max_ahead] = {};
+  for (RouterAhead const& ahead : r.ahead) {
+    Weight const &w = p_.table.weight(ahead.router), &norm = p_.table.weight(ahead.norm);
+    bool const fits = pending && args.own.n_parts > 0 && w.dtype == DType::f32 && norm.dtype == DType::f32 && w.rows == args.n_experts;
+    std::byte const *const data = fits ? resident(ahead.router) : nullptr, *const norm_data = fits ? resident(ahead.norm) : nullptr;
+    if (data == nullptr || norm_data == nullptr || args.n_ahead == RouterAheadArgs::max_ahead) break;
+    layers[args.n_ahead] = ahead.layer;
+    args.ahead[args.n_ahead++] = {reinterpret_cast<float const*>(data), reinterpret_cast<float const*>(norm_data), nullptr};
+  }
+  routed_.few().enqueue_router(r.layer, args, {layers, std::size_t(args.n_ahead)});
 }
 
 void Executor::matmul_add(WeightId id, Activations& x, float* spare, float const* bias) {

@@ -24,30 +24,40 @@ ExpertCache::Entry* ExpertCache::find(ShardId id, std::uint64_t step) {
   return entry;
 }
 
-std::optional<ExpertCache::Room> ExpertCache::acquire(ShardId id, std::size_t bytes, std::vector<ShardId>* evicted) {
-  auto hole = find_hole(bytes);
-  std::vector<ShardId> skipped;
-  while (hole == holes_.end()) {
-    std::optional<ShardId> const victim = policy_.victim();
-    if (!victim) break;
-    Entry const* const entry = at(*victim);
-    if (entry == nullptr)
-      throw Error(Errc::precondition, concat("the eviction policy names shard ", std::uint32_t(*victim), ", which is not in the cache"));
-    if (std::ranges::find(skipped, *victim) != skipped.end()) {
-      throw Error(Errc::precondition, concat("the eviction policy names shard ", std::uint32_t(*victim), " again after erase()"));
-    }
-    policy_.erase(*victim);
-    if (entry->pins > 0) {
-      skipped.push_back(*victim);
-      continue;
-    }
-    evict(*victim);
-    if (evicted != nullptr) evicted->push_back(*victim);
-    hole = find_hole(bytes);
+/// The policy's next victim, unless it is pinned: then it is among `skipped`. False where there is none.
+bool ExpertCache::evict_next(std::vector<ShardId>& skipped, std::vector<ShardId>* evicted) {
+  std::optional<ShardId> const victim = policy_.victim();
+  if (!victim) return false;
+  Entry const* const entry = at(*victim);
+  if (entry == nullptr)
+    throw Error(Errc::precondition, concat("the eviction policy names shard ", std::uint32_t(*victim), ", which is not in the cache"));
+  if (std::ranges::find(skipped, *victim) != skipped.end()) {
+    throw Error(Errc::precondition, concat("the eviction policy names shard ", std::uint32_t(*victim), " again after erase()"));
   }
+  policy_.erase(*victim);
+  if (entry->pins > 0) {
+    skipped.push_back(*victim);
+    return true;
+  }
+  evict(*victim);
+  if (evicted != nullptr) evicted->push_back(*victim);
+  return true;
+}
+
+std::optional<ExpertCache::Room> ExpertCache::acquire(ShardId id, std::size_t bytes, std::vector<ShardId>* evicted) {
+  std::vector<ShardId> skipped;
+  auto hole = find_hole(bytes);
+  while (hole == holes_.end() && evict_next(skipped, evicted)) hole = find_hole(bytes);
   for (ShardId s : skipped) policy_.insert(s);
   if (hole == holes_.end()) return std::nullopt;
   return take(hole, id, bytes);
+}
+
+bool ExpertCache::make_free(std::size_t bytes, std::vector<ShardId>& evicted) {
+  std::vector<ShardId> skipped;
+  while (free_bytes() < bytes && evict_next(skipped, &evicted)) continue;
+  for (ShardId s : skipped) policy_.insert(s);
+  return free_bytes() >= bytes;
 }
 
 std::optional<ExpertCache::Room> ExpertCache::acquire_free(ShardId id, std::size_t bytes) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -17,6 +19,8 @@
 namespace tiered {
 
 namespace detail {
+
+inline constexpr auto more = [](auto const& a, auto const& b) { return a > b; };
 
 /// Joins pieces that follow each other in both memories.
 inline void add_piece(std::vector<CopyPiece>& pieces, CopyPiece piece) {
@@ -37,6 +41,7 @@ void ExpertFlow::prepare(std::span<ShardId const> first_experts) {
   layers_.assign(first_experts.size(), {});
   largest_ = all_ = 0;
   step_ = 0;
+  seen_.resize(first_experts.size());
   if (env_->device_base == nullptr || env_->cache->bytes() == 0 || env_->device.kernels().expert_window == nullptr) return;
   for (Shard const& router : env_->table.shards) {
     if (router.kind != ShardKind::router || env_->plan->shards[std::size_t(router.id)].gpu_rows == 0) continue;
@@ -126,16 +131,76 @@ void ExpertFlow::begin(std::int32_t number, std::int32_t n_rows, std::uint64_t s
     borrow();
   }
   if (!windows_.empty() && windows_.front().layer != number) drop_windows();
-  if (next_layer_ != number) {
-    next_layer_ = number;
-    next_expert_ = 0;
+  if (next_layer_ == number) return;
+  start(number);
+  if (shared_) fill_ahead();
+}
+
+bool ExpertFlow::has_expert(std::int32_t of_layer, std::int32_t e) const {
+  ShardId const id = expert(of_layer, e);
+  return env_->plan->shards[std::size_t(id)].resident() || env_->cache->peek(id) != nullptr;
+}
+
+/// Whether that pays, and both sides can. What the device has of the layer by chance is taken to be what is used most.
+bool ExpertFlow::shares(std::int32_t number) {
+  ShardPlan const& plan = *env_->plan;
+  LayerConfig const& config = env_->config->layers[std::size_t(number)];
+  if (!plan.share || plan.deterministic || !env_->device_maps_host || env_->device.kernels().transfer == nullptr ||
+      env_->host.kernels().expert_window == nullptr || shared_room(*env_->layout, n_rows_, env_->config->dim, config.hidden_dim).slots == 0)
+    return false;
+  std::int32_t const n = layer(number).n_experts;
+  std::int32_t n_missing = 0;
+  for (std::int32_t e = 0; e < n; ++e) n_missing += !has_expert(number, e);
+  if (std::exchange(expected_n_rows_, n_rows_) != n_rows_ || expected_.size() != std::size_t(n))
+    expected_ = expected_rows(n_rows_, config.experts.n_experts_used, n);
+  return expected_share(plan.share, expected_, n_rows_, n_missing).n_host > 0;
+}
+
+/// The layer is the next one whose windows are made.
+void ExpertFlow::start(std::int32_t number) {
+  next_layer_ = number;
+  next_rank_ = 0;
+  n_device_ = layer(number).n_experts;
+  shared_ = shares(number);
+  order_.resize(std::size_t(n_device_));
+  std::iota(order_.begin(), order_.end(), 0);
+  if (shared_) {
+    std::vector<float>& seen = seen_[std::size_t(number)];
+    seen.resize(order_.size(), 0.0f);
+    auto const key = [&](std::int32_t e) { return std::pair(has_expert(number, e), seen[std::size_t(e)]); };
+    std::ranges::stable_sort(order_, detail::more, key);
   }
+  ranks_.resize(order_.size());
+  for (std::size_t r = 0; r < order_.size(); ++r) ranks_[std::size_t(order_[r])] = std::int32_t(r);
+}
+
+Range ExpertFlow::arrange(std::span<std::int32_t const> rows) {
+  std::vector<float>& seen = seen_[std::size_t(layer_)];
+  for (std::size_t e = 0; e < seen.size(); ++e) seen[e] = seen[e] / 2 + float(rows[e]);
+  // Behind what was copied ahead: what is there, then what is missing, most rows first, of which the host takes the last.
+  auto const rest = std::span(order_).subspan(std::size_t(next_rank_));
+  auto const key = [&](std::int32_t e) { return std::pair(has_expert(layer_, e), rows[std::size_t(e)]); };
+  std::ranges::sort(rest);
+  std::ranges::stable_sort(rest, detail::more, key);
+  std::vector<std::int32_t> missing;
+  for (auto e = rest.rbegin(); e != rest.rend() && !has_expert(layer_, *e); ++e) missing.push_back(rows[std::size_t(*e)]);
+  ExpertShare const& share = env_->plan->share;
+  std::int32_t n_ahead = 0;
+  for (Window const& w : windows_) n_ahead += w.n_copied;
+  double const under_way_s = std::max(n_ahead * share.copy_s - share.lead(n_rows_), 0.0);
+  std::int32_t const n_host = std::int32_t(share_experts(share, missing, n_rows_, under_way_s).n_host);
+  for (std::int32_t i = 0; i < n_host; ++i) env_->cache->count(false);
+  for (std::size_t r = std::size_t(next_rank_); r < order_.size(); ++r) ranks_[std::size_t(order_[r])] = std::int32_t(r);
+  n_device_ = std::int32_t(order_.size()) - n_host;
+  return {n_device_, std::int32_t(order_.size())};
 }
 
 ExpertFlow::Window const* ExpertFlow::next() {
   if (windows_.empty()) {
-    if (next_layer_ != layer_ || next_expert_ == layer(layer_).n_experts) return nullptr;
-    add_window();
+    if (next_layer_ != layer_ || next_rank_ == n_device_) return nullptr;
+    if (!add_window(window_bytes()))
+      throw Error(Errc::over_budget, concat("an expert cache of ", env_->cache->bytes(), " bytes cannot hold one expert of ",
+                                            shard(expert(layer_, order_[std::size_t(next_rank_)])).bytes));
   }
   return windows_.front().layer == layer_ ? &windows_.front() : nullptr;
 }
@@ -153,31 +218,48 @@ void ExpertFlow::release(Ticket used) {
 }
 
 void ExpertFlow::copy_ahead() {
-  if (ring_.bytes() == 0) return;
   if (next_layer_ == layer_) {
-    while (++next_layer_ < std::int32_t(layers_.size()) && !takes(next_layer_, n_rows_)) {
+    std::int32_t next = layer_;
+    while (++next < std::int32_t(layers_.size()) && !takes(next, n_rows_)) {
     }
-    next_expert_ = 0;
+    next_layer_ = next;
+    if (next < std::int32_t(layers_.size())) start(next);
   }
-  if (next_layer_ >= std::int32_t(layers_.size())) return;
-  std::size_t const most = std::max(flow_window_bytes(ring_.bytes()), largest_);
-  while (windows_.size() < most_ahead && next_expert_ < layer(next_layer_).n_experts && ring_place(most) < ring_.bytes()) add_window();
+  if (next_layer_ < std::int32_t(layers_.size())) fill_ahead();
 }
 
-/// From next_expert_ on, as many as make a window.
-void ExpertFlow::add_window() {
+/// Windows of next_layer_ as far as there is room; of a shared layer, what crosses until it is known who takes the rest, and a little
+/// more: the link must not wait.
+void ExpertFlow::fill_ahead() {
+  constexpr double spare = 1.5;
+  ExpertShare const& share = env_->plan->share;
+  std::size_t most = shared_ ? std::size_t(std::ceil(spare * share.lead(n_rows_) / share.copy_s)) * largest_ : ~std::size_t{0};
+  std::size_t const longest = std::max(window_bytes(), largest_);
+  auto const has_room = [&] {
+    return ring_.bytes() > 0 ? ring_place(longest) < ring_.bytes() : shared_ && std::min(longest, most) <= env_->cache->free_bytes();
+  };
+  while (most > 0 && windows_.size() < most_ahead && next_rank_ < n_device_ && has_room()) {
+    if (!add_window(std::min(longest, most))) return;
+    most -= std::min(most, std::size_t(std::max(windows_.back().n_copied, 1)) * largest_);
+  }
+}
+
+std::size_t ExpertFlow::window_bytes() const { return ring_.bytes() > 0 ? flow_window_bytes(ring_.bytes()) : most_window_bytes; }
+
+/// From next_rank_ on, as many as make a window. False: the cache has no room even for the first.
+bool ExpertFlow::add_window(std::size_t most_bytes) {
   Draft d;
+  d.most_bytes = most_bytes;
   d.window.layer = next_layer_;
-  d.window.experts = {next_expert_, next_expert_};
-  std::int32_t const n_experts = layer(next_layer_).n_experts;
-  d.table.resize(std::size_t(n_experts - next_expert_));
+  d.window.experts = {next_rank_, next_rank_};
+  d.table.resize(std::size_t(n_device_ - next_rank_));
   after_.clear();
-  while (d.window.experts.end < n_experts && add_expert(d, expert(next_layer_, d.window.experts.end))) ++d.window.experts.end;
-  if (d.window.experts.size() == 0)
-    throw Error(Errc::over_budget, concat("an expert cache of ", env_->cache->bytes(), " bytes cannot hold one expert of ",
-                                          shard(expert(next_layer_, next_expert_)).bytes));
-  next_expert_ = d.window.experts.end;
+  while (d.window.experts.end < n_device_ && add_expert(d, expert(next_layer_, order_[std::size_t(d.window.experts.end)])))
+    ++d.window.experts.end;
+  if (d.window.experts.size() == 0) return false;
+  next_rank_ = d.window.experts.end;
   submit(d);
+  return true;
 }
 
 /// False: the window ends before it.
@@ -197,13 +279,14 @@ bool ExpertFlow::add_expert(Draft& d, ShardId id) {
   }
   std::size_t const bytes = VramAccount::round_up(shard(id).bytes);
   bool const has_ring = ring_.bytes() > 0;
-  if (d.bytes > 0 && d.bytes + bytes > (has_ring ? flow_window_bytes(ring_.bytes()) : most_window_bytes)) return false;
+  if (d.bytes > 0 && d.bytes + bytes > d.most_bytes) return false;
   std::optional<ExpertCache::Room> room;
   if (!has_ring || cache.policy().admit(id)) room = cache.acquire_free(id, shard(id).bytes);
   if (!room && !has_ring) room = cache.acquire(id, shard(id).bytes);
   if (!room && !has_ring) return false;
   cache.count(false);
   d.bytes += bytes;
+  ++d.window.n_copied;
   if (room) {
     add_after(after_, room->after);
     d.window.pinned.push_back(id);
@@ -215,9 +298,7 @@ bool ExpertFlow::add_expert(Draft& d, ShardId id) {
   return true;
 }
 
-ExpertGroup& ExpertFlow::table_of(Draft& d, ShardId id) {
-  return d.table[std::size_t(id) - std::size_t(expert(d.window.layer, d.window.experts.begin))];
-}
+ExpertGroup& ExpertFlow::table_of(Draft& d, ShardId id) { return d.table[std::size_t(rank(id) - d.window.experts.begin)]; }
 
 void ExpertFlow::set_table(Draft& d, ShardId id, std::byte const* base) {
   table_of(d, id) = {base + weight(id, 0).offset, base + weight(id, 1).offset, base + weight(id, 2).offset, 0, 0};
@@ -248,6 +329,7 @@ void ExpertFlow::lay_out_passing(Draft& d, std::vector<CopyPiece>& pieces) {
 /// Experts that pass, those that the cache keeps from now on, and where all of the window are, in one submission.
 void ExpertFlow::submit(Draft& d) {
   std::vector<CopyPiece> pieces;
+  std::ranges::sort(d.passing);  // neighbours in the file cross as one piece
   if (!d.passing.empty()) lay_out_passing(d, pieces);
   for (ShardId const id : d.filled) {
     for (std::int32_t i = 0; i < 3; ++i)

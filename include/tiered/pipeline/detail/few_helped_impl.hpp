@@ -35,6 +35,15 @@ void FewRouted::open_mail() {
   new (&mail()) HelpMail;
   std::fill_n(host_at<float>(env_->layout->help_zeros), env_->config->dim, 0.0f);
   has_mail_ = true;
+  looks_ahead_ = pays_to_look_ahead();
+  set_reserve();
+  if (looks_ahead_) ahead_.open_mail();
+}
+
+void FewRouted::take_over(FewRouted const& other) {
+  helped_ = other.helped_;
+  help_counters_ = other.help_counters_;
+  ahead_.take_over(other.ahead_);
 }
 
 // ---- what is enqueued
@@ -61,12 +70,22 @@ void FewRouted::enqueue(RoutedRows const& rows, ShardId first_expert) {
   rows_ = &h.rows;
   first_expert_ = first_expert;
   launch_helped(h.rows);
+  HelpArgs const help = help_args(h.rows);
+  tiered::launch(env_->device.kernels().help, help, env_->device.queue());
+  if (!help.copies) return;
+  List const there = list_at(env_->device_base, 0);
+  RoutedExpertsArgs fetched = launch_args(there.ids, there.weights, there.groups, n_used());
+  fetched.experts.x = help.row.y;
+  tiered::launch(env_->device.kernels().routed_experts, fetched, env_->device.queue());
+}
+
+HelpArgs FewRouted::help_args(RoutedRows const& rows) const {
   ActivationLayout const& l = *env_->layout;
   bool const normed = rows.norm.x == nullptr;
   HelpArgs help;
   help.mail = &mail();
   help.state = reinterpret_cast<HelpState*>(env_->device_base + l.help);
-  help.experts = addresses_.of_layer(rows.layer);
+  help.experts = table_of(rows.layer);
   help.ids = rows.ids;
   help.weights = rows.weights;
   help.row = normed ? RmsNormArgs{rows.x, nullptr, nullptr, 1, env_->config->dim, -1.0f} : rows.norm;
@@ -85,17 +104,12 @@ void FewRouted::enqueue(RoutedRows const& rows, ShardId first_expert) {
   help.layer = rows.layer;
   help.copies = env_->plan->fetched_misses > 0;
   if (env_->help_patience_ns > 0) help.patience_ns = env_->help_patience_ns;
-  tiered::launch(env_->device.kernels().help, help, env_->device.queue());
-  if (!help.copies) return;
-  List const there = list_at(env_->device_base, 0);
-  RoutedExpertsArgs fetched = launch_args(there.ids, there.weights, there.groups, n_used());
-  fetched.experts.x = help.row.y;
-  tiered::launch(env_->device.kernels().routed_experts, fetched, env_->device.queue());
+  return help;
 }
 
 /// The experts that are in VRAM. Their sum stands beside the hidden row, of which the host may need what it was before.
 void FewRouted::launch_helped(RoutedRows const& rows) {
-  RoutedExpertsArgs args = launch_args(rows.ids, rows.weights, addresses_.of_layer(rows.layer), rows.config->experts.n_experts);
+  RoutedExpertsArgs args = launch_args(rows.ids, rows.weights, table_of(rows.layer), rows.config->experts.n_experts);
   args.sum = reinterpret_cast<float*>(env_->device_base + env_->layout->help_sum);
   args.route = rows.route;
   if (rows.norm.x != nullptr) {
@@ -113,6 +127,10 @@ void FewRouted::begin_step(std::uint64_t step) {
   step_ = step;
   if (addresses_.refresh()) forget_coming();
   note_arrivals(coming_.size());
+  evicted_.clear();
+  keep_reserve();
+  clear_evicted();
+  addresses_.is_current();
   std::vector<TransferArgs::Part>& parts = addresses_.changes();
   for (std::size_t begin = 0; begin < parts.size(); begin += TransferArgs::max_parts) {
     TransferArgs args;
@@ -126,6 +144,10 @@ void FewRouted::begin_step(std::uint64_t step) {
   m.timed_out = 0;
   served_ = m.request;  // the last one of a step that was given up has no answer
   std::atomic_ref(m.given_up).store(0, std::memory_order_release);
+  guessed_.clear();
+  evicted_.clear();
+  requested_layer_ = -1;
+  if (looks_ahead_) ahead_.begin_step(step);
 }
 
 bool FewRouted::serve() {
@@ -134,17 +156,21 @@ bool FewRouted::serve() {
   if (number == served_) return false;
   served_ = number;
   ++help_counters_.n_requests;
-  if (m.layer < 0 || std::size_t(m.layer) >= helped_.size() || helped_[std::size_t(m.layer)].rows.config == nullptr)
-    throw Error(Errc::device, concat("the device asks for help in layer ", m.layer, " of ", helped_.size()));
-  Helped& h = helped_[std::size_t(m.layer)];
+  std::int32_t const layer = m.layer;  // a device that has lost patience writes the next one's
+  if (layer < 0 || std::size_t(layer) >= helped_.size() || helped_[std::size_t(layer)].rows.config == nullptr)
+    throw Error(Errc::device, concat("the device asks for help in layer ", layer, " of ", helped_.size()));
+  Helped& h = helped_[std::size_t(layer)];
   rows_ = &h.rows;
   first_expert_ = h.first_expert;
   h.served = step_;
   list_experts();
-  find_in_vram(step_);
-  share_helped_misses();
-  clear_evicted();
   note_arrivals(HelpMail::max_parts / 4);
+  find_helped(m.missing);
+  requested_layer_ = layer;
+  ahead_.reach(layer);
+  share_helped_misses();
+  keep_reserve();
+  clear_evicted();
   list_parts();
   std::atomic_ref(m.decided).store(number, std::memory_order_release);
   HostWork work;
@@ -153,9 +179,10 @@ bool FewRouted::serve() {
     tiered::launch(env_->host.kernels().experts, work.experts, env_->host.queue_now());
     tiered::launch(env_->host.kernels().combine, work.sum, env_->host.queue_now());
   }
+  wait_for_late();
   m.has_sum = uses_host;
   std::atomic_ref(m.answered).store(number, std::memory_order_release);
-  submit(true);  // the device knows already that who was there has gone
+  bring_for_later();  // the device knows already that who was there has gone
   after_.clear();
   addresses_.is_current();
   unpin_helped();
@@ -163,13 +190,13 @@ bool FewRouted::serve() {
 }
 
 /// In whole experts, so that the host and the link end together as nearly as can be. One that the link does not bring now may come for
-/// later.
+/// later. What is on its way takes the link, too: half a copy each, on the average.
 void FewRouted::share_helped_misses() {
   evicted_.clear();
   std::ptrdiff_t const n = std::ranges::count_if(experts_, &Expert::may_be_fetched);
-  double const link_share = double(env_->plan->fetched_misses);
+  double const link_share = double(env_->plan->fetched_misses), on_way = double(on_way_.size()) / 2;
   auto const seconds = [&](std::ptrdiff_t n_fetched) {  // in units of an expert by both at once
-    return std::max(double(n - n_fetched) * link_share, double(n_fetched) * (1 - link_share));
+    return std::max(double(n - n_fetched) * link_share, (double(n_fetched) + on_way) * (1 - link_share));
   };
   std::ptrdiff_t n_fetch = 0;
   for (std::ptrdiff_t k = 1; k <= n && link_share > 0; ++k) {
@@ -182,14 +209,15 @@ void FewRouted::share_helped_misses() {
     e.where = Where::fetched;
     --n_fetch;
   }
-  bring_one_for_later();
+  if (may_bring_ahead() && (!looks_ahead_ || !ahead_.next(1, [&](ShardId id) { return is_wanted(id); }))) bring_one_for_later();
 }
 
 /// Those whose copies are done, as long as there are fewer changes than that.
 void FewRouted::note_arrivals(std::size_t most_changes) {
   std::erase_if(coming_, [&](Coming const& c) {
-    if (addresses_.changes().size() >= most_changes || !env_->copy->done(c.filled)) return false;
-    addresses_.set(c.shard, base_of(*env_->cache->peek(c.shard)));
+    if ((!c.tells && addresses_.changes().size() >= most_changes) || !env_->copy->done(c.filled)) return false;
+    std::byte const* const base = base_of(*env_->cache->peek(c.shard));
+    c.tells ? addresses_.note(c.shard, base) : addresses_.set(c.shard, base);
     if (c.pinned != nullptr) --c.pinned->pins;
     return true;
   });
@@ -207,7 +235,9 @@ void FewRouted::list_parts() {
   for (Expert const& e : experts_) {
     if (e.where != Where::fetched) continue;
     any = true;
-    addresses_.set(e.shard, base_of(*e.entry));
+    if (e.late && coming(e.shard) != nullptr) continue;  // its copy tells
+    addresses_.set(e.shard, base_of(*e.entry));          // of one that came too late once more: its entry may have been overwritten
+    if (e.late) continue;
     for (std::int32_t i = shard(e).weights.begin; i < shard(e).weights.end; ++i) {
       Weight const& w = env_->table.weights[std::size_t(i)];
       add({w.data, base_of(*e.entry) + w.offset, std::int32_t(w.bytes())});
@@ -217,6 +247,8 @@ void FewRouted::list_parts() {
   if (addresses_.changes().size() <= std::size_t(HelpMail::max_parts) / 2) {
     for (TransferArgs::Part const& part : addresses_.changes()) add(part);
   } else {
+    // A copy that is on its way enters its expert in parts: none may stand between the whole table's.
+    if (!on_way_.empty()) env_->copy->wait(on_way_.back());
     add(addresses_.all());
   }
   addresses_.changes().clear();
@@ -247,6 +279,7 @@ bool FewRouted::timed_out() {
 
 void FewRouted::end_step() {
   ++help_counters_.n_steps;
+  count_guessed();
   for (std::size_t layer = 0; layer < helped_.size(); ++layer) {
     Helped const& h = helped_[layer];
     if (h.rows.config == nullptr || h.served == step_) continue;

@@ -64,16 +64,23 @@ TransferArgs::Part ExpertAddresses::all() const {
   return {table(env_->host_base, 0), table(env_->device_base, 0), std::int32_t(bytes)};
 }
 
-void ExpertAddresses::change(ShardId id, ExpertGroup group) {
+ExpertGroup& ExpertAddresses::change(ShardId id, ExpertGroup group) {
   Shard const& s = env_->table.shard(id);
   ExpertGroup& here = table(env_->host_base, s.layer)[s.expert];
   n_there_[std::size_t(s.layer)] += int(group.gate != nullptr) - int(here.gate != nullptr);
-  here = group;
-  changes_.push_back({&here, table(env_->device_base, s.layer) + s.expert, std::int32_t(sizeof(ExpertGroup))});
+  return here = group;
 }
 
-void ExpertAddresses::set(ShardId id, std::byte const* base) { change(id, group_at(id, base)); }
-void ExpertAddresses::clear(ShardId id) { change(id, {}); }
+ExpertGroup* ExpertAddresses::on_device(ShardId id) const {
+  Shard const& s = env_->table.shard(id);
+  return table(env_->device_base, s.layer) + s.expert;
+}
+
+void ExpertAddresses::set(ShardId id, std::byte const* base) {
+  changes_.push_back({&change(id, group_at(id, base)), on_device(id), std::int32_t(sizeof(ExpertGroup))});
+}
+void ExpertAddresses::clear(ShardId id) { changes_.push_back({&change(id, {}), on_device(id), std::int32_t(sizeof(ExpertGroup))}); }
+void ExpertAddresses::note(ShardId id, std::byte const* base) { change(id, group_at(id, base)); }
 
 // ---- a layer
 
@@ -92,7 +99,8 @@ void FewRouted::prepare(std::span<ShardId const> first_experts) {
   addresses_.prepare(first_experts);
   forget_coming();
   owed_ = 0;
-  has_mail_ = false;
+  has_mail_ = looks_ahead_ = false;
+  unproven_.clear();
 }
 
 /// Entries that were pinned for a step that was helped may go again.
@@ -101,6 +109,7 @@ void FewRouted::forget_coming() {
     if (c.pinned != nullptr && env_->cache->peek(c.shard) == c.pinned) --c.pinned->pins;
   }
   coming_.clear();
+  on_way_.clear();
 }
 
 void FewRouted::run(RoutedRows const& rows, ShardId first_expert, std::uint64_t step) {
@@ -258,7 +267,7 @@ void FewRouted::bring_one_for_later() {
   auto const next = std::ranges::find_if(experts_, is_missing);
   if (next == experts_.end()) return;
   std::ptrdiff_t const n_missing = std::ranges::count_if(experts_, &Expert::may_be_fetched), n = std::ssize(experts_);
-  bool const pays = env_->cache->free_bytes() >= shard(*next).bytes || 2 * n_missing <= n;
+  bool const pays = env_->cache->free_bytes() >= shard(*next).bytes + reserve_bytes_ || 2 * n_missing <= n;
   if (pays && env_->cache->policy().admit(next->shard)) next->for_later = take_room(*next);
 }
 
@@ -379,7 +388,7 @@ void FewRouted::submit(bool for_later) {
     if (!is_meant(e)) continue;
     e.entry->filled = filled;
     if (for_later) {
-      coming_.push_back({e.shard, filled, nullptr});
+      coming_.push_back({e.shard, filled});
     } else {
       addresses_.set(e.shard, base_of(*e.entry));
     }

@@ -107,6 +107,10 @@ void RoutedExperts::compute_flow() {
   Ticket& done = flowed_[n_flowed_++ % flowed_.size()];
   if (done.value != 0) env_->copy->wait(done);
   flow_.begin(rows_->layer, rows_->n_rows, step_);
+  if (flow_.is_shared()) {
+    done = shared_.run(*rows_, first_expert_, flow_);
+    return;
+  }
   auto const* const table = at<ExpertGroup const>(env_->device_base, env_->layout->expert_tables) +
                             std::size_t(rows_->layer) * std::size_t(env_->layout->n_experts);
   ExpertWindowArgs args = begin_windows(table);

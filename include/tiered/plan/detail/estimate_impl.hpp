@@ -82,7 +82,7 @@ struct Estimator::Walk {
   double hop_s;
   std::int32_t rows_per_step, rows_per_block;
   Estimate out{};
-  double rows_ready_s = 0;
+  double rows_ready_s = 0, arithmetic_s = 0;  ///< arithmetic_s: of host_s, what does not wait for memory
   detail::Lane gpu{0, &out.gpu_s};
   detail::HostAndLink shared{owner.hardware_->mutual, out.host_s, out.copy_s};
   std::vector<RingRange> live{}, released{};
@@ -157,6 +157,8 @@ struct Estimator::Walk {
     auto const share = [&](double x, double of) { return of > 0 ? of * x : 0; };  // an infinite cost of nothing is none
     PassCost const there{share(all.host_s, 1 - in_vram), share(all.gpu_s, 1 - in_vram), share(all.copy_s, 1 - in_vram)};
     bool const brings = !on_host && costs.streams_states && host_attention(there, hop_s, rows_per_step).streams;
+    if (plan.state_read_share > 0 && in_vram < 1 && !on_host && rows_per_step == 1)
+      return attend_at_once(there, share(all.gpu_s, in_vram), ready_s);
     double end_s = ready_s;
     auto const on_host_now = [&] { end_s = (std::max)(end_s, core(true, there.host_s, on_host ? 0 : hop_s, ready_s)); };
     if (in_vram < 1 && on_host) on_host_now();  // the step's own part first: that of the other device comes back to it
@@ -169,6 +171,14 @@ struct Estimator::Walk {
       end_s = (std::max)(end_s, gpu.free_s);
     }
     return end_s;
+  }
+  /// Within the step's one launch, in which nothing else is on its way: see read_attention().
+  double attend_at_once(PassCost const& there, double own_s, double ready_s) {
+    ReadAttention const both = read_attention(there, hop_s, attention_beside_link(*owner.hardware_));
+    out.copy_s += both.read * there.copy_s;
+    out.host_s += both.read < 1 ? (1 - both.read) * there.host_s : 0;
+    out.copied_bytes += both.read * there.copy_s * owner.hardware_->h2d.peak_per_s();
+    return gpu.free_s = (std::max)(ready_s + both.seconds, gpu.take(ready_s, own_s).end_s);
   }
   double core(bool on_host, double seconds, double hop, double ready_s) {
     double const end_s = take(on_host, ready_s + hop, seconds).end_s;
@@ -186,6 +196,7 @@ struct Estimator::Walk {
     double resident_s = 0, cached_s = 0, fetch_s = 0, host_s = 0, used = 0, used_on_host = 0, missed = 0;
     double const hit = plan.cache_bytes > 0 ? hits() : 0, fetched = (1 - hit) * double(plan.fetched_misses), computed = 1 - hit - fetched;
     double copied_bytes = out.copied_bytes, host_bytes = out.host_bytes;
+    Missing missing;
     double of_probability = -1, by_block = 0;  // mostly the same as of the expert before
     for (std::uint32_t const id : owner.experts_.ids_of(*layer)) {
       Placement const& p = plan.shards[id];
@@ -205,6 +216,7 @@ struct Estimator::Walk {
         fetch_s += fetched * cost.copy_s;
         copied_bytes += fetched * costs.read_bytes[id];
         if (computed > 0) host_s += computed * cost.host_s;
+        missing.add(cost, (1 - hit) * by_block, 1 - hit, (std::max)(computed, 0.0), probability, costs.read_bytes[id]);
         used_on_host += computed * probability;
         host_bytes += computed * costs.read_bytes[id];
       } else {
@@ -215,6 +227,15 @@ struct Estimator::Walk {
     out.host_bytes = host_bytes;
     double const to_host = a.device == host_device ? 0 : hop_s, to_gpu = hop_s - to_host;
     double end = time.begin_s;
+    if (double const ahead = come_ahead(*layer, a.device, missing, resident_s + cached_s); ahead > 0) {
+      fetch_s *= 1 - ahead;
+      host_s -= ahead * missing.host_s;
+      missed -= ahead * missing.n;
+      cached_s += ahead * missing.gpu_s;
+      used_on_host -= ahead * missing.used_on_host;
+      out.copied_bytes += ahead * missing.host_bytes;
+      out.host_bytes -= ahead * missing.host_bytes;
+    }
     double const gpu_s = resident_s + cached_s, waits = a.device == host_device ? 1 : layers_with_misses(missed, used);
     double const from_s = time.begin_s + (1 - waits) * gpu_s;  // averages: layers that wait for nothing are the GPU's alone
     bool const fetches = gpu_s > 0 && fetch_s > 0;
@@ -227,9 +248,44 @@ struct Estimator::Walk {
     if (cached_s > 0) end += waits * missed_layer_s + (1 - waits) * found_layer_s;
     double const back_s = slots_back_s(rows_per_block, a.device == host_device ? used - used_on_host : used_on_host);
     if (back_s > 0) end = shared.copy_now(end, back_s);
-    time.end_s = rows_ready_s = end;
+    time.end_s = rows_ready_s = experts_end_s = end;
     return time;
   }
+  double experts_end_s = 0;
+
+  /// Of one layer's experts that may be in the cache, what is not there, on the average.
+  struct Missing {
+    double n = 0, copies_s = 0;                                      ///< all
+    double host_s = 0, gpu_s = 0, used_on_host = 0, host_bytes = 0;  ///< those that the host computes; gpu_s, were they on the device
+    void add(PassCost const& cost, double n_used, double missed, double computed, double probability, double bytes) {
+      n += n_used;
+      copies_s += missed * cost.copy_s;
+      if (computed <= 0) return;
+      host_s += computed * cost.host_s;
+      gpu_s += computed * cost.gpu_s;
+      used_on_host += computed * probability;
+      host_bytes += computed * bytes;
+    }
+  };
+  /// The share of it that one row's step brings ahead of the layer, while the device computes what is there: see FewRouted.
+  double come_ahead(ExpertLayer const& layer, DeviceId home, Missing const& missing, double gpu_s) {
+    if (rows_per_block > 1 || home == host_device || plan.deterministic || plan.fetched_misses <= 0 || !dense_are_resident()) return 0;
+    double const layer_s = rows_ready_s - experts_end_s + gpu_s;
+    double const bytes = double(owner.table_.shards[owner.experts_.ids[layer.begin]].bytes);
+    double const ahead = hidden_share(missing.n, layer_s, missing.copies_s, bytes);
+    if (ahead > 0) shared.copy(experts_end_s, ahead * missing.copies_s);
+    return ahead;
+  }
+  /// Then a step is the device's alone, but for experts.
+  bool dense_are_resident() {
+    if (dense_are_resident_ < 0) {
+      dense_are_resident_ = std::all_of(owner.table_.shards.begin(), owner.table_.shards.end(), [&](Shard const& s) {
+        return s.kind == ShardKind::expert || s.kind == ShardKind::embedding || plan.shards[std::size_t(s.id)].resident();
+      });
+    }
+    return dense_are_resident_ > 0;
+  }
+  int dense_are_resident_ = -1;
 
   /// Whether all experts are brought without waiting for the router, behind the layers before: see pipeline/expert_flow.hpp.
   bool comes_ahead(ExpertLayer const& layer, DeviceId home) const {
@@ -251,23 +307,54 @@ struct Estimator::Walk {
     if (cached_ < 0) cached_ = cached_bytes();
     double const flow = double(flow_bytes(plan.cache_bytes, largest, std::size_t(cached_)));
     double const window = (std::max)(double(flow_window_bytes(std::size_t(flow))), double(largest));
-    bytes *= 1 - kept(flow);
+    double const missing = 1 - kept(flow);
+    bytes *= missing;
     ActionTime time{rows_ready_s, rows_ready_s};
     double copied_s = 0, last_share = 1;
+    HostPart const host = host_part(layer, missing);
+    bytes *= 1 - host.experts;
+    compute_s *= 1 - host.slots;
     if (bytes > 0) {
       double const n_windows = std::ceil(bytes / window);
-      double const copy_s = owner.hardware_->h2d.seconds(bytes) + n_windows * owner.hardware_->copy_latency_s;
+      double const alone_s = owner.hardware_->h2d.seconds(bytes) + n_windows * owner.hardware_->copy_latency_s,
+                   copy_s = alone_s * host.slows_link + host.back_s;
+      out.copy_s -= alone_s * (host.slows_link - 1);
       double const ahead_s = copy_s * flow / bytes;
       copied_s = shared.copy_now((std::max)(0.0, ahead_end_s - ahead_s), copy_s);
       last_share = 1 / n_windows;
       compute_s += windows_s(n_windows);
     }
-    time.end_s = (std::max)(gpu.take(time.begin_s, compute_s).end_s, copied_s + last_share * compute_s);
+    time.end_s = (std::max)({gpu.take(time.begin_s, compute_s).end_s, copied_s + last_share * compute_s, time.begin_s + host.end_s});
     gpu.free_s = ahead_end_s = rows_ready_s = time.end_s;
     out.copied_bytes += bytes;
     return time;
   }
   double ahead_end_s = 0;
+
+  /// Of a layer that comes in windows, see plan/expert_share.hpp.
+  struct HostPart {
+    double experts = 0, slots = 0;      ///< of those that are missing; of all rows' uses
+    double slows_link = 1, back_s = 0;  ///< the link, beside the host's reading; for the sum
+    double end_s = 0;                   ///< of the host's part, counted from the router's end
+  };
+  HostPart host_part(ExpertLayer const& layer, double missing) {
+    if (!plan.share) return {};
+    double const n = double(layer.size()), n_missing = std::round(missing * n);
+    double const used = n * owner.table_.shards[owner.experts_.ids[layer.begin]].use_probability;
+    if (expected_.size() != layer.size())
+      expected_ = expected_rows(rows_per_block, std::int32_t(std::lround(used)), std::int32_t(layer.size()));
+    LayerShare const share = expected_share(plan.share, expected_, rows_per_block, std::int32_t(n_missing));
+    if (share.n_host == 0) return {};
+    HardwareProfile const& hardware = *owner.hardware_;
+    double const read_s = double(share.n_host) * plan.share.read_s * hardware.mutual.host_share;
+    out.host_s += (std::max)(share.products_s, read_s);
+    arithmetic_s += (std::max)(share.products_s - read_s, 0.0);
+    for (std::size_t e = 0; e < share.n_host; ++e) out.host_bytes += double(owner.table_.shards[owner.experts_.ids[layer.begin + e]].bytes);
+    return {double(share.n_host) / n_missing, double(share.host_rows) / (double(rows_per_block) * used), 1 / hardware.mutual.h2d_share,
+            double(rows_per_block) * plan.share.back_row_s, 2 * hardware.hop_latency_s + share.host_s};
+  }
+
+  std::vector<std::int32_t> expected_;  // rows, of layers of so many experts
 
   double cached_bytes() const {
     double sum = 0;
@@ -333,9 +420,10 @@ Estimate Estimator::operator()(Schedule const& schedule, ShardPlan const& plan, 
   }
   walk.end_copies();
   Estimate out = std::move(walk.out);
-  for (double* value : {&walk.rows_ready_s, &out.copy_s, &out.gpu_s, &out.host_s, &out.copied_bytes, &out.host_bytes}) *value *= n_blocks;
+  for (double* value : {&walk.rows_ready_s, &walk.arithmetic_s, &out.copy_s, &out.gpu_s, &out.host_s, &out.copied_bytes, &out.host_bytes})
+    *value *= n_blocks;
   double const memory_s = hardware_->mutual == MutualRates{} ? (out.copied_bytes + out.host_bytes) / hardware_->dram_bytes_per_s
-                                                             : shared_s(hardware_->mutual, out.host_s, out.copy_s);
+                                                             : shared_s(hardware_->mutual, out.host_s - walk.arithmetic_s, out.copy_s);
   out.bound_s = (std::max)({out.copy_s, out.gpu_s, out.host_s, memory_s});
   out.seconds = (std::max)(walk.rows_ready_s, out.bound_s);
   return out;

@@ -158,14 +158,21 @@ inline std::string shared_text(ShardPlan const& plan) {
   return plan.shared_bytes == 0 ? std::string() : concat(" shared ", plan.shared_bytes);
 }
 
+inline std::string share_text(ExpertShare const& share) {
+  std::string out;
+  if (share == ExpertShare{}) return out;
+  for (ExpertShareField const& f : expert_share_fields) out += concat(' ', f.name, ' ', exact(share.*f.seconds));
+  return concat("\nshare", out);
+}
+
 }  // namespace detail
 
 std::string to_text(ShardPlan const& plan) {
-  std::string out =
-      concat("plan chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan), "\nbytes vram ",
-             plan.vram_bytes, " resident ", plan.resident_bytes, " state ", plan.state_bytes, " cache ", plan.cache_bytes, " ring ",
-             plan.ring_bytes, " scratch ", plan.scratch_bytes, " shortfall ", plan.shortfall_bytes, detail::shared_text(plan),
-             "\nmisses fetched ", detail::exact(plan.fetched_misses), plan.deterministic ? " deterministic 1" : "", "\nshards");
+  std::string out = concat("plan chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan),
+                           "\nbytes vram ", plan.vram_bytes, " resident ", plan.resident_bytes, " state ", plan.state_bytes, " cache ",
+                           plan.cache_bytes, " ring ", plan.ring_bytes, " scratch ", plan.scratch_bytes, " shortfall ",
+                           plan.shortfall_bytes, detail::shared_text(plan), "\nmisses fetched ", detail::exact(plan.fetched_misses),
+                           plan.deterministic ? " deterministic 1" : "", detail::share_text(plan.share), "\nshards");
   detail::RunLengths shards{out};
   for (Placement const& p : plan.shards) shards.add(concat(name(p.home), ':', detail::exact(p.gpu_rows), p.cached ? ":cached" : ""));
   shards.end();
@@ -173,6 +180,7 @@ std::string to_text(ShardPlan const& plan) {
   detail::RunLengths states{out};
   for (float const share : plan.state_in_vram) states.add(detail::exact(share));
   states.end();
+  if (plan.state_read_share > 0) out += concat("\nreads ", detail::exact(plan.state_read_share), " ahead ", plan.state_read_tokens);
   return out + '\n';
 }
 
@@ -195,11 +203,23 @@ ShardPlan parse_plan(std::string_view text) {
   reader.expect("misses");
   plan.fetched_misses = reader.named<float>("fetched");
   if (!reader.at_line_end()) plan.deterministic = reader.named<int>("deterministic") != 0;
-  reader.expect("shards");
+  std::string_view const next = reader.word();
+  if (next == "share") {
+    for (detail::ExpertShareField const& f : detail::expert_share_fields) plan.share.*f.seconds = reader.named<double>(f.name);
+    reader.expect("shards");
+  } else if (next != "shards") {
+    reader.fail(concat("\"share\" or \"shards\" instead of \"", next, "\""));
+  }
   reader.runs([&](std::string_view word) { plan.shards.push_back(detail::parse_placement(word, reader)); });
   reader.expect("states");
   reader.runs([&](std::string_view word) { plan.state_in_vram.push_back(reader.number<float>(word)); });
-  if (!reader.word().empty()) reader.fail("the end");
+  std::string_view last = reader.word();
+  if (last == "reads") {
+    plan.state_read_share = reader.number<float>(reader.word());
+    plan.state_read_tokens = reader.named<std::int32_t>("ahead");
+    last = reader.word();
+  }
+  if (!last.empty()) reader.fail("the end");
   return plan;
 }
 
@@ -243,10 +263,10 @@ std::string summary(TierPlan const& tier) {
                 plan.vram_bytes == 0 ? "" : " =", bytes("weights", plan.resident_bytes), bytes("kv", plan.state_bytes),
                 bytes("ring", plan.ring_bytes), bytes("cache", plan.cache_bytes), detail::overlap_text(plan),
                 bytes("scratch", plan.scratch_bytes), "; shards ", n_resident, " resident ", n_streamed, " streamed ", n_cached, " cached ",
-                n_host, " host; chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan), "; predicted ",
-                detail::format_seconds(e.seconds), ", bound ", detail::format_seconds(e.bound_s), " (copy ",
-                detail::format_seconds(e.copy_s), ", gpu ", detail::format_seconds(e.gpu_s), ", host ", detail::format_seconds(e.host_s),
-                ")\n");
+                n_host, " host; chunk ", plan.chunk_tokens, " block ", plan.block_tokens, detail::expert_tokens_text(plan),
+                plan.share ? ", host takes a share of experts" : "", "; predicted ", detail::format_seconds(e.seconds), ", bound ",
+                detail::format_seconds(e.bound_s), " (copy ", detail::format_seconds(e.copy_s), ", gpu ", detail::format_seconds(e.gpu_s),
+                ", host ", detail::format_seconds(e.host_s), ")\n");
 }
 
 std::string to_text(TierPlan const& tier, ShardTable const& table) { return summary(tier) + layer_map(tier.plan, table); }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
@@ -29,6 +30,22 @@ inline std::vector<std::vector<float>> states_to_try(TierPlan const& decode, Tie
   }
   for (auto c = out.begin(); c != out.end();) c = std::find(out.begin(), c, *c) == c ? c + 1 : out.erase(c);
   return out;
+}
+
+/// Between the share that was best of those and the next larger one, two that may be better still: where one row's device reads states in
+/// host memory, each page in VRAM pays as far as an expert cache gets by without, which is soon.
+inline void try_between(std::vector<float> const& best, std::vector<std::vector<float>> const& tried, PlannerInput const& input,
+                        FunctionRef<bool(std::vector<float> const&)> is_better) {
+  if (best.empty() || best.front() <= 0 || !std::ranges::all_of(best, [&](float share) { return share == best.front(); })) return;
+  std::int32_t low = pages_in_vram(best.front(), input.state_pages), high = input.state_pages;
+  for (std::vector<float> const& states : tried) {
+    if (std::int32_t const pages = pages_in_vram(*std::ranges::min_element(states), input.state_pages); pages > low)
+      high = (std::min)(high, pages);
+  }
+  for (int i = 0; i < 2 && high - low > 1; ++i) {
+    std::int32_t const pages = low + (std::max)((high - low) / 4, 1);
+    (is_better(std::vector<float>(best.size(), float(pages) / float(input.state_pages))) ? low : high) = pages;
+  }
 }
 
 /// Where the states live is common to all token tiers, and decode and prompts want different things: VRAM for weights, or for KV that
@@ -59,29 +76,34 @@ std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const
   std::size_t const long_prompt = caches ? (std::max)(prompt, tier_of(input.cost_context)) : prompt;
   double best_s = HUGE_VAL;
   std::vector<float> best;
-  for (std::vector<float> const& states : states_to_try(free_decode, free_prompt, input)) {
+  auto const is_better = [&](std::vector<float> const& states) {
     try {
       TierPlan decode = states == free_decode.plan.state_in_vram ? free_decode : plan(bounds[0], states);
       double seconds = input.generated_per_prompt * decode.estimate.seconds;
-      if (seconds >= best_s && !best.empty()) continue;
+      if (seconds >= best_s && !best.empty()) return false;
       TierPlan at_prompt = states == free_prompt.plan.state_in_vram ? free_prompt : plan(bounds[prompt], states);
       seconds += at_prompt.estimate.seconds;
-      if (seconds >= best_s && !best.empty()) continue;
+      if (seconds >= best_s && !best.empty()) return false;
       if (long_prompt > prompt) {
         TierPlan at_long_prompt = plan(bounds[long_prompt], states);
         seconds += at_long_prompt.estimate.seconds;
-        if (seconds >= best_s && !best.empty()) continue;
+        if (seconds >= best_s && !best.empty()) return false;
         out[long_prompt] = std::move(at_long_prompt);
       }
       best_s = seconds;
       best = states;
       out[0] = std::move(decode);
       out[prompt] = std::move(at_prompt);
+      return true;
     } catch (Error const& error) {
       // Those states do not fit, or no device that holds them has attention.
       if (error.code() != Errc::over_budget && error.code() != Errc::unsupported) throw;
+      return false;
     }
-  }
+  };
+  std::vector<std::vector<float>> const to_try = states_to_try(free_decode, free_prompt, input);
+  for (std::vector<float> const& states : to_try) is_better(states);
+  if (caches && input.launches_attention && input.state_pages > 0) try_between(std::vector<float>(best), to_try, input, is_better);
   if (best_s == HUGE_VAL && best.empty() && n_states > 0) best = free_decode.plan.state_in_vram;  // says again what is wrong
   plan_all(best);
   return out;

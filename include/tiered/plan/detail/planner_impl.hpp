@@ -13,6 +13,7 @@
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
+#include "tiered/plan/detail/tier_share.hpp"
 #include "tiered/plan/expert_flow.hpp"
 #include "tiered/plan/experts.hpp"
 #include "tiered/plan/planner.hpp"
@@ -25,7 +26,13 @@ namespace detail {
 class TierPlanner {
  public:
   TierPlanner(HardwareProfile const& hardware, ShardTable const& table, PlannerInput const& input)
-      : table_(table), input_(input), mutual_(hardware.mutual), estimator_(table, hardware), experts_(estimator_.experts()) {
+      : table_(table),
+        input_(input),
+        hardware_(hardware),
+        mutual_(hardware.mutual),
+        mutual_attention_(attention_beside_link(hardware)),
+        estimator_(table, hardware),
+        experts_(estimator_.experts()) {
     expects(input.rows.n > 0 && input.rows.n_sequences > 0 && input.rows.context >= 0,
             "plan_tier: rows.n and rows.n_sequences must be positive");
     expects(input.fixed_state_in_vram.empty() || input.fixed_state_in_vram.size() == table.states.size(),
@@ -114,6 +121,10 @@ class TierPlanner {
     costs_ = pass_costs(table_, rows, shape.chunk, shape.block, costs.shard, costs.state, shape.experts, costs.same_for_alike);
     expert_costs_ = ExpertCosts{experts_, costs_.shards};
     costs_.streams_states = input_.streams_states;
+    share_ = {};
+    if (input_.shares_windows && !input_.deterministic)
+      share_ = tier_share(hardware_, table_, experts_, costs_, estimator_.dim(), {(std::min)(shape.block, input_.rows.n), rows.context},
+                          costs.shard);
     if (input_.rows.context > 0) costs_.states_used = (std::min)(1.0, double(rows.context) / double(input_.rows.context));
     request_ = {table_.shards,
                 costs_.shards,
@@ -128,10 +139,13 @@ class TierPlanner {
                 input_.state_pages,
                 costs_.states_used,
                 costs_.streams_states,
+                input_.launches_attention,
                 input_.deterministic,
                 mutual_,
+                mutual_attention_,
                 &experts_,
-                &expert_costs_};
+                &expert_costs_,
+                share_};
   }
 
   /// None, one to three of the largest shards of a layer, two of the largest of all, and a geometric row up to what is free.
@@ -181,7 +195,9 @@ class TierPlanner {
     plan.chunk_tokens = shape.chunk;
     plan.block_tokens = shape.block;
     plan.expert_tokens = shape.experts;
-    if (plan.shortfall_bytes > 0 || (shape.experts > 0 && !runs_in_windows(plan))) return false;
+    bool const in_windows = runs_in_windows(plan);
+    if (plan.shortfall_bytes > 0 || (shape.experts > 0 && !in_windows)) return false;
+    if (in_windows && plan.cache_bytes > 0) plan.share = share_;
     useful_ = useful_ || plan.scratch_bytes > 0;
     if (std::string const broken = verify(plan, table_, experts_); !broken.empty())
       throw Error(Errc::precondition, concat("placement policy: ", broken));
@@ -276,10 +292,12 @@ class TierPlanner {
 
   ShardTable table_;
   PlannerInput const& input_;
-  MutualRates mutual_;
+  HardwareProfile const& hardware_;
+  MutualRates mutual_, mutual_attention_;
   Estimator estimator_;
   PassCosts costs_;
   ExpertCosts expert_costs_;
+  ExpertShare share_;  ///< of the shape
   PlanRequest request_;
   ExpertLayers const& experts_;
   std::vector<ShardId> routers_;

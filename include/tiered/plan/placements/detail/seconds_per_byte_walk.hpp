@@ -44,7 +44,8 @@ struct DenseShard {
   std::size_t bytes = 0, layer = 0;
   PassCost cost;
   double attention_s[2][2] = {};  ///< of its state: [moved to VRAM][rows on the device]
-  std::size_t n_experts = 0;      ///< of a router's layer
+  double launched_attention_s[2] = {};
+  std::size_t n_experts = 0;  ///< of a router's layer
   std::size_t expert_bytes = 0;
   double n_used = 0, n_used_by_all = 0;  ///< of these, by a row and by all rows
   PassCost experts;                      ///< all together
@@ -57,6 +58,8 @@ class SecondsPerByteWalk {
     if (!experts_.ids.empty()) {
       used_by_all_ = use_probability(r.shards[experts_.ids.front()], r.rows.n);
       whole_layers_ = uses_whole_layer(r.shards[experts_.ids.front()], r.rows.n);
+      if (r.expert_share && whole_layers_)
+        expected_rows_ = expected_rows(r.rows.n, n_used_of(experts_.layers.front()), std::int32_t(experts_.layers.front().size()));
     }
     for (std::uint32_t id : experts_.dense) dense_.push_back(dense_shard(id));
     in_ring_.resize(dense_.size());
@@ -69,6 +72,7 @@ class SecondsPerByteWalk {
   /// Seconds of a pass, or any that are not below `enough`, if there it ends.
   double walk(Draft const& d, double enough = HUGE_VAL) const {
     Clocks clocks;
+    clocks.launches = is_one_launch(d);
     double const in_cache = found_in_cache(d.experts);
     for (std::size_t i = 0; i < dense_.size() && clocks.rows_s < enough; ++i) {
       pass(d, dense_[i], d.dense[i], {}, clocks);
@@ -95,8 +99,20 @@ class SecondsPerByteWalk {
     double rows_s = 0, link_s = 0, experts_s = 0;             ///< experts_s: end of the last layer's
     double host_busy_s = 0, link_busy_s = 0;                  ///< with dense shards, alone
     std::size_t ring_begin = 0, ring_end = 0, ring_used = 0;  ///< a range of in_ring_
-    bool on_device = false;
+    bool on_device = false, all_resident = true;              ///< dense shards so far
+    bool launches = false;                                    ///< one launch is all of the pass
   };
+
+  std::int32_t n_used_of(ExpertLayer const& l) const {
+    return std::int32_t(std::lround(double(l.size()) * r_.shards[experts_.ids[l.begin]].use_probability));
+  }
+  bool is_one_launch(Draft const& d) const {
+    if (!r_.launches_attention || r_.deterministic || r_.rows.n != 1 || (!experts_.ids.empty() && d.experts.device_share < 1)) return false;
+    for (std::size_t i = 0; i < dense_.size(); ++i) {
+      if (d.dense[i] != Where::resident && dense_[i].kind != ShardKind::embedding) return false;
+    }
+    return true;
+  }
 
   DenseShard dense_shard(std::uint32_t id) const {
     Shard const& shard = r_.shards[id];
@@ -114,6 +130,7 @@ class SecondsPerByteWalk {
         for (int on_device = 0; on_device < 2; ++on_device)
           s.attention_s[moved][on_device] =
               attention_s(r_.state_costs[s.layer], in_vram, on_device != 0, r_.hop_s, r_.rows.n, r_.streams_states);
+        s.launched_attention_s[moved] = launched_attention_s(r_.state_costs[s.layer], in_vram, r_.hop_s, r_.mutual_attention);
       }
     }
     if (s.kind != ShardKind::router) return s;
@@ -155,6 +172,7 @@ class SecondsPerByteWalk {
   /// Moves the clocks behind a dense shard. in_ring_ is written at one place only, so a trial leaves nothing behind.
   void pass(Draft const& d, DenseShard const& s, Where where, MutualRates beside, Clocks& c) const {
     bool const on_device = where != Where::host;
+    c.all_resident = c.all_resident && (where == Where::resident || s.kind == ShardKind::embedding);
     if (on_device != c.on_device) c.rows_s += r_.hop_s;
     c.on_device = on_device;
     if (where == Where::streamed) {
@@ -163,7 +181,10 @@ class SecondsPerByteWalk {
       c.rows_s += on_device ? s.cost.gpu_s : s.cost.host_s / beside.host_share;
       c.host_busy_s += on_device ? 0 : s.cost.host_s;
     }
-    if (s.with_state) c.rows_s += s.attention_s[d.state_in_vram[s.layer] > 0][on_device];
+    if (s.with_state) {
+      bool const moved = d.state_in_vram[s.layer] > 0;
+      c.rows_s += c.launches ? s.launched_attention_s[moved] : s.attention_s[moved][on_device];
+    }
   }
 
   /// The copy begins when the link is free and what the ring held before is used; a shard larger than half the ring goes by rows.
@@ -195,8 +216,15 @@ class SecondsPerByteWalk {
     double end = begin;
     if (split.device_share >= 1 && split.hits < 1 && c.on_device && whole_layers()) return run_ahead(split, router, c);
     // As in the estimate: layers that wait for nothing are the device's alone, and what misses comes in the others.
-    double const missed = split.device_share * (1 - in_cache), on_host = 1 - split.device_share;
+    double missed = split.device_share * (1 - in_cache);
+    double const on_host = 1 - split.device_share;
     double const gpu_s = split.device_share > 0 ? split.device_share * sum.gpu_s : 0;  // an infinite cost of nothing is none
+    if (r_.rows.n == 1 && c.all_resident && c.on_device && split.cache_bytes > 0 && split.fetched > 0 && !r_.deterministic) {
+      double const ahead =
+          hidden_share(missed * router.n_used, begin - c.experts_s + gpu_s, missed * sum.copy_s, double(router.expert_bytes));
+      if (ahead > 0) c.link_s = (std::max)(c.link_s, c.experts_s) + ahead * missed * sum.copy_s;
+      missed *= 1 - ahead;
+    }
     double const waits = c.on_device ? layers_with_misses((missed + on_host) * router.n_used_by_all, router.n_used) : 1;
     double const from = begin + (1 - waits) * gpu_s, hops_s = c.on_device ? 2 * waits * r_.hop_s : 0;
     double host_s = (missed * (1 - split.fetched) + on_host) * sum.host_s, copy_s = missed * split.fetched * sum.copy_s;
@@ -206,7 +234,7 @@ class SecondsPerByteWalk {
     if (host_s > 0) end = (std::max)(end, from + host_s + hops_s);
     if (split.cache_bytes > 0) end += waits * missed_layer_s + (1 - waits) * found_layer_s;
     double const away = c.on_device ? missed * (1 - split.fetched) + on_host : split.device_share;
-    c.rows_s = end + slots_back_s(r_.rows.n, away * router.n_used);
+    c.rows_s = c.experts_s = end + slots_back_s(r_.rows.n, away * router.n_used);
   }
 
   /// Of what may be in the cache.
@@ -220,11 +248,18 @@ class SecondsPerByteWalk {
     std::size_t const largest = router.expert_bytes;
     double const flow = double(flow_bytes(split.cache_bytes, largest, experts_.bytes));
     double const missing = 1 - (double(split.cache_bytes) - flow) / double(experts_.bytes);
-    double const copy_s = missing * sum.copy_s, ahead_s = copy_s * flow / (missing * double(router.n_experts * largest));
+    double const n_missing = missing * double(router.n_experts);
+    LayerShare const share = expected_share(r_.expert_share, expected_rows_, r_.rows.n, std::int32_t(std::lround(n_missing)));
+    bool const shares = share.n_host > 0 && n_missing > 0;
+    double copy_s = missing * sum.copy_s;
+    double const ahead_s = copy_s * flow / (missing * double(router.n_experts * largest));
+    if (shares) copy_s *= (std::max)(1 - double(share.n_host) / n_missing, 0.0) / r_.mutual.h2d_share;
+    if (shares) copy_s += double(r_.rows.n) * r_.expert_share.back_row_s;
     c.link_s = (std::max)(c.link_s, c.experts_s - ahead_s) + copy_s;
+    double const host_end_s = shares ? c.rows_s + r_.expert_share.lead_s + share.host_s : 0;
     double const window = (std::max)(double(flow_window_bytes(std::size_t(flow))), double(largest));
     double const n_windows = std::ceil(missing * double(router.n_experts * largest) / window);
-    c.rows_s = c.experts_s = (std::max)(c.rows_s + sum.gpu_s + windows_s(n_windows), c.link_s);
+    c.rows_s = c.experts_s = (std::max)({c.rows_s + sum.gpu_s + windows_s(n_windows), c.link_s, host_end_s});
   }
 
  protected:
@@ -236,6 +271,7 @@ class SecondsPerByteWalk {
  private:
   double used_by_all_ = 0;                                       ///< an expert, by any row
   bool whole_layers_ = false;                                    ///< see uses_whole_layer()
+  std::vector<std::int32_t> expected_rows_;                      ///< with a share
   mutable std::vector<std::pair<std::size_t, double>> in_ring_;  ///< bytes and end of use of what was streamed, in order
 };
 
