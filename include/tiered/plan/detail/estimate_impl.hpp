@@ -269,7 +269,8 @@ struct Estimator::Walk {
   };
   /// The share of it that one row's step brings ahead of the layer, while the device computes what is there: see FewRouted.
   double come_ahead(ExpertLayer const& layer, DeviceId home, Missing const& missing, double gpu_s) {
-    if (rows_per_block > 1 || home == host_device || plan.deterministic || plan.fetched_misses <= 0 || !dense_are_resident()) return 0;
+    if (!costs.looks_ahead || rows_per_block > 1 || home == host_device || plan.deterministic || plan.fetched_misses <= 0) return 0;
+    if (!dense_are_resident()) return 0;
     double const layer_s = rows_ready_s - experts_end_s + gpu_s;
     double const bytes = double(owner.table_.shards[owner.experts_.ids[layer.begin]].bytes);
     double const ahead = hidden_share(missing.n, layer_s, missing.copies_s, bytes);

@@ -219,7 +219,8 @@ class SecondsPerByteWalk {
     double missed = split.device_share * (1 - in_cache);
     double const on_host = 1 - split.device_share;
     double const gpu_s = split.device_share > 0 ? split.device_share * sum.gpu_s : 0;  // an infinite cost of nothing is none
-    if (r_.rows.n == 1 && c.all_resident && c.on_device && split.cache_bytes > 0 && split.fetched > 0 && !r_.deterministic) {
+    if (r_.looks_ahead && r_.rows.n == 1 && c.all_resident && c.on_device && split.cache_bytes > 0 && split.fetched > 0 &&
+        !r_.deterministic) {
       double const ahead =
           hidden_share(missed * router.n_used, begin - c.experts_s + gpu_s, missed * sum.copy_s, double(router.expert_bytes));
       if (ahead > 0) c.link_s = (std::max)(c.link_s, c.experts_s) + ahead * missed * sum.copy_s;
