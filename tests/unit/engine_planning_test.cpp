@@ -39,8 +39,9 @@ TEST_CASE("plans price attention within a launch, and experts that come ahead, w
       out = {input.launches_attention, input.looks_ahead};
       return std::vector<TierPlan>();
     };
-    CHECK(detail::make_plans(model->table(), model->config(), options, reference::kernels(), kernels, measure, plan, reads_host)
-              .looks_ahead == out.looks_ahead);
+    EnginePlans const plans =
+        detail::make_plans(model->table(), model->config(), options, reference::kernels(), kernels, measure, plan, reads_host);
+    CHECK(plans.looks_ahead == out.looks_ahead);
     return out;
   };
   EngineOptions options;
