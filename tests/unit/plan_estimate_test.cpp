@@ -246,7 +246,7 @@ TEST_CASE("missing experts of a row come ahead while the link has nothing else t
   costs.shards.assign(table.shards.size(), {100, 1, 100});
   costs.states.assign(table.states.size(), {HUGE_VAL, 1, 8});
   costs.read_bytes.assign(table.shards.size(), 0);
-  for (std::uint32_t const id : experts.ids) costs.shards[id] = {100, 0.01, 1};
+  for (std::uint32_t const id : experts.ids) costs.shards[id] = {100, 0.01, 16};  // more than the link brings while a layer computes
   auto const run = [&] { return estimate(RingPrefetch{}.schedule(plan, large), plan, large, costs, round_machine(), Rows{1, 1, 1}); };
   double const n_layers = double(table.states.size()), in_vram = run().seconds;
   costs.looks_ahead = false;
