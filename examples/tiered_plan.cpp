@@ -112,7 +112,8 @@ void run(Options const& o) {
     options.hardware = profile.hardware;
     tiered::PolicyValues<P> values;
     values.placement = tiered::make_placement(o.placement);
-    tiered::EnginePlans const plans = make_plans<P>(*model, options, values, machine.host->kernels(), machine.device->kernels());
+    tiered::EnginePlans const plans =
+        make_plans<P>(*model, options, values, machine.host->kernels(), machine.device->kernels(), device_reads_host(machine));
     text += concat("context ", plans.max_context, " tokens, ", tiered::format_bytes(plans.vram_bytes), " planned of ",
                    tiered::format_bytes(o.engine.vram_bytes), '\n');
     for (tiered::TierPlan const& tier : plans.tiers) {

@@ -88,7 +88,7 @@ tiered::EnginePlans only_plan(Model const& model, tiered::EngineOptions& options
     auto machine = P::make_machine(how);
     options.vram_bytes = machine.plan_bytes();
     options.hardware = tiered::profile_machine(machine, *model, model->table().weights, options).hardware;
-    return tiered::make_plans<P>(*model, options, policy_values<P>(o), kernels, machine.device->kernels());
+    return tiered::make_plans<P>(*model, options, policy_values<P>(o), kernels, machine.device->kernels(), device_reads_host(machine));
   }
 #endif
   if (options.link_bytes_per_s > 0) options.hardware = tiered::with_link(tiered::HardwareProfile::simulated(), options.link_bytes_per_s);

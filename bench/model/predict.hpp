@@ -24,7 +24,7 @@ struct PredictionBasis {
 
 /// Of n rows behind `before` positions, as one block of a plan.
 inline Prediction predict_block(tiered::PlanImage const& image, PredictionBasis const& basis, std::int32_t n, std::int32_t before,
-                                std::int32_t max_context) {
+                                std::int32_t max_context, bool looks_ahead = true) {
   tiered::Rows const rows{n, before + n, basis.n_sequences};
   auto const shard_cost = [&](tiered::Shard const& s, tiered::Rows r) { return basis.cost.cost(s, r); };
   auto const state_cost = [&](tiered::LayerState const& s, tiered::Rows r) { return basis.cost.cost(s, r); };
@@ -32,6 +32,7 @@ inline Prediction predict_block(tiered::PlanImage const& image, PredictionBasis 
       pass_costs(basis.table, rows, image.limits.chunk, image.limits.block, shard_cost, state_cost, image.limits.experts);
   costs.states_used = double(rows.context) / std::max(max_context, rows.context);
   costs.streams_states = image.activations.kv_stream.half_pages > 0;
+  costs.looks_ahead = looks_ahead;
   costs.grown = 0;
   tiered::Estimate const e = estimate(image.schedule, image.plan, basis.table, costs, basis.cost.hardware, rows);
   return {e.seconds, e.copied_bytes, e.host_bytes};
@@ -45,7 +46,7 @@ inline Prediction predict(tiered::EnginePlans const& plans, PredictionBasis cons
     std::size_t const index = tier == plans.tiers.end() ? plans.tiers.size() - 1 : std::size_t(tier - plans.tiers.begin());
     tiered::PlanImage const& image = plans.images.at(index);
     std::int32_t const block = std::min(n, std::max(image.limits.block, 1));
-    Prediction const p = predict_block(image, basis, block, before, plans.max_context);
+    Prediction const p = predict_block(image, basis, block, before, plans.max_context, plans.looks_ahead);
     sum.seconds += p.seconds, sum.copied_bytes += p.copied_bytes, sum.host_bytes += p.host_bytes;
     n -= block, before += block;
   }

@@ -112,7 +112,8 @@ void wait_for_copies(Rig& rig) {
 }
 
 struct Fixture {
-  std::shared_ptr<Transformer const> model = open_deep("qwen3moe.f32.gguf", n_layers);
+  explicit Fixture(std::int32_t n = n_layers) : model(open_deep("qwen3moe.f32.gguf", n)) {}
+  std::shared_ptr<Transformer const> model;
   GoldenFixture f = read_golden(golden_path("qwen3moe.golden"));
   std::vector<float> expected = Rig(model, {.vram_bytes = 0}).all(f.tokens, {1});
   float range() const {
@@ -200,6 +201,57 @@ TEST_CASE("ahead: an expert that is still on its way when it is asked for is wai
   HelpCounters const help = rig.executor.help_counters();
   CHECK(guesser.n_steps > 0);
   CHECK(help.n_right >= help.n_in_time + guesser.n_steps);
+}
+
+TEST_CASE("ahead: what is brought for later never outnumbers the entries of copies", "[golden][helped]") {
+  constexpr std::int32_t n_deep = 12;
+  static_assert(n_deep - 2 > ahead_entries);
+  Fixture const x(n_deep);
+  for (bool const guesses_cached : {false, true}) {
+    INFO((guesses_cached ? "guesses of experts that are there" : "no guesses"));
+    Rig rig(x.model, options(1.5, 0.3f));  // room for all: what has been there stays
+    std::atomic<bool> holds = false;
+    rig.copy.may_go = [&] { return !holds; };
+    // On the device's thread: within a step nobody comes before its last layer asks.
+    std::uint64_t most = 0;
+    rig.device.before_help = [&](HelpArgs const& a) {
+      if (a.layer == n_deep - 1) {
+        most = std::max(most, rig.copy.n_submitted - rig.copy.n_done);
+        holds = false;
+      } else if (a.layer == 0) {
+        wait_for_copies(rig);
+        holds = true;
+      }
+    };
+    std::atomic<std::uint64_t> n_guesses = 0;
+    rig.device.router = [&](RouterAheadArgs const& a) {
+      RouterAheadArgs own = a;
+      own.n_ahead = 0;
+      reference::router_ahead(own);
+      std::int32_t const n_used = x.model->config().layers.front().experts.n_experts_used;
+      auto const is_there = [&](std::int32_t d, std::int32_t e) {
+        auto& gate = const_cast<void const*&>(a.experts[(1 + d) * a.n_experts + e].gate);
+        return std::atomic_ref(gate).load() != nullptr;
+      };
+      for (std::int32_t d = 0; d < a.n_ahead; ++d) {
+        std::int32_t n = 0;
+        for (std::int32_t e = 0; e < a.n_experts; ++e) n += is_there(d, e);
+        if (!guesses_cached || n < n_used) return;  // a layer's guesses are for all that it will choose
+      }
+      for (std::int32_t d = 0; d < a.n_ahead; ++d) {
+        for (std::int32_t e = 0; e < a.n_experts; ++e) {
+          auto const word = std::bit_cast<std::uint64_t>(ExpertGuess{is_there(d, e) ? 1.0f : 0.0f, std::uint32_t(a.state->step)});
+          std::atomic_ref(reinterpret_cast<std::uint64_t&>(a.ahead[d].guesses[e])).store(word);
+        }
+      }
+      n_guesses += a.n_ahead > 0;
+    };
+    CHECK(worst_difference(rig.all(x.f.tokens, {1}), x.expected, x.range()) < tolerance);
+    CHECK(most > std::uint64_t(most_on_way));
+    CHECK(most <= std::uint64_t(ahead_entries));
+    CHECK((n_guesses > 0) == guesses_cached);
+    CHECK(rig.executor.help_counters().n_guessed == 0);
+  }
 }
 
 TEST_CASE("ahead: wrong guesses cost room and bytes, and are the first to go", "[golden][helped]") {

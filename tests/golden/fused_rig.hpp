@@ -53,6 +53,7 @@ struct RigOptions {
   TraceLog* trace = nullptr;
   std::atomic<bool> const* cancelled = nullptr;
   std::int32_t page_tokens = kv_page_tokens;
+  bool own_kv_copy = false;  ///< ExecutorParts::kv_copy: rows and states do not stand behind weights
 };
 
 inline std::size_t all_bytes(Transformer const& model) {
@@ -99,6 +100,9 @@ class Rig {
         host(lanes, reference::kernels(), 0, "host"),
         device(lanes, *o.device, 2 * o.vram_bytes, "device"),
         copy(lanes, SimCopyOptions{.device = &device.memory(), .faults = o.faults}),
+        kv_copy(o.own_kv_copy ? std::make_unique<HeldCopies>(
+                                    lanes, SimCopyOptions{.device = &device.memory(), .faults = o.faults, .lane_name = "kv copy"})
+                              : nullptr),
         plans(plan(o)),
         vram(device.memory(), plans.vram_bytes, weight_alignment),
         kv(model->config(), {plans.max_context, o.n_sequences, o.kv_type, o.page_tokens}, plans.images.front().plan.state_in_vram,
@@ -214,6 +218,7 @@ class Rig {
     p.host = Side(host_device, host);
     p.device = Side(first_gpu, device);
     p.copy = CopyLane(copy);
+    if (kv_copy) p.kv_copy = CopyLane(*kv_copy);
     p.vram = vram.data();
     p.host_base = activations.data();
     p.kv = &kv;
@@ -234,6 +239,7 @@ class Rig {
   std::shared_ptr<LaneSet> lanes;
   ReferenceDevice host, device;
   HeldCopies copy;
+  std::unique_ptr<HeldCopies> kv_copy;  ///< or null
   EnginePlans plans;
   Buffer vram;
   KvCache kv;

@@ -20,7 +20,8 @@ namespace {
 constexpr std::int32_t max_context = 256, page_tokens = 16, n_pages = max_context / page_tokens;
 
 /// Of 16 pages of 16 tokens as many in VRAM. All weights there, or all but some experts.
-RigOptions options(std::int32_t vram_pages, float read_share, std::int32_t read_tokens, double cache_share = 0) {
+RigOptions options(std::int32_t vram_pages, float read_share, std::int32_t read_tokens, double cache_share = 0,
+                   LookAhead look_ahead = LookAhead::never) {
   RigOptions o{.device_embeds = true, .capture = true, .maps_host = true, .capture_rows = 1, .helps = true};
   o.page_tokens = page_tokens;
   o.kv_share = vram_pages > 0 ? float(vram_pages) / float(n_pages) : 1e-6f;
@@ -29,6 +30,7 @@ RigOptions options(std::int32_t vram_pages, float read_share, std::int32_t read_
   o.fetched_misses = 0.5f;
   o.experts_in_vram = cache_share == 0;
   o.cache_share = cache_share;
+  o.look_ahead = look_ahead;
   o.help_patience_ns = 100'000'000'000;  // whatever else this machine does
   return o;
 }
@@ -112,11 +114,12 @@ TEST_CASE("helped attention: a context that leaves VRAM while it decodes", "[gol
       std::vector<float> const expected = Rig(model, host_options(DType::f32)).all(tokens, sizes);
       for (std::int32_t const vram_pages : {0, 2}) {
         for (auto const& [read, ahead] : {std::pair{0.0f, 0}, {0.5f, 0}, {0.5f, 400}, {1.0f, 0}}) {
-          for (double const cache_share : {0.0, 0.4}) {
+          for (auto const& [cache_share, look_ahead] :
+               {std::pair{0.0, LookAhead::never}, {0.4, LookAhead::never}, {0.4, LookAhead::always}}) {
             if ((cache_share > 0 && !is_moe) || (sizes.front() == 1 && (read == 1 || ahead > 0))) continue;
             INFO(name << ", first " << sizes.front() << ", pages " << vram_pages << ", read " << read << " + " << ahead << ", cache "
-                      << cache_share);
-            Rig rig(model, options(vram_pages, read, ahead, cache_share));
+                      << cache_share << (look_ahead == LookAhead::always ? ", guesses" : ""));
+            Rig rig(model, options(vram_pages, read, ahead, cache_share, look_ahead));
             CHECK(worst_difference(rig.all(tokens, sizes), expected, range_of(expected)) < tolerance);
             HelpCounters const help = rig.executor.help_counters();
             std::size_t const n_beyond =
@@ -126,6 +129,8 @@ TEST_CASE("helped attention: a context that leaves VRAM while it decodes", "[gol
             CHECK(help.n_timed_out == 0);
             bool const reads_all = read == 1 || ahead > 0;
             CHECK((help.n_attention_requests == 0) == reads_all);
+            CHECK((help.n_guessed > 0) == (look_ahead == LookAhead::always));
+            CHECK((help.n_requests > 0) == (cache_share > 0));
             if (read == 0) CHECK(help.n_attention_requests == n_beyond * std::size_t(model->config().n_layers));
           }
         }
@@ -198,6 +203,33 @@ TEST_CASE("helped attention: where the device loses patience a step is done agai
       if (is_moe) CHECK(help.n_steps + help.n_timed_out >= tokens.size());  // either may be waited for in vain
       if (!is_moe) CHECK(help.n_steps + help.n_timed_out == tokens.size() - page_tokens);
       if (patience_ns == 1) CHECK(help.n_timed_out > 0);
+    }
+  }
+}
+
+TEST_CASE("helped attention: where attention alone was waited for in vain, the cache keeps its experts", "[golden][helped]") {
+  auto const model = open_golden("qwen3moe.f32.gguf");
+  std::vector<std::int32_t> const tokens = text(60, model->config().vocab_size, 7);
+  std::vector<float> const expected = Rig(model, host_options(DType::f32)).all(tokens, {1});
+  for (LookAhead const look_ahead : {LookAhead::never, LookAhead::always}) {
+    for (double const cache_share : {0.4, 1.5}) {
+      for (std::uint64_t const patience_ns : {1, 20'000}) {  // the longer one: now and then, anywhere
+        INFO("cache " << cache_share << ", " << patience_ns << " ns" << (look_ahead == LookAhead::always ? ", guesses" : ""));
+        bool const has_room = cache_share > 1;  // for all: no expert makes way for another
+        Rig rig(model, options(1, 0, 0, cache_share, look_ahead));
+        rig.device.attention_patience_ns = patience_ns;
+        std::vector<float> got;
+        for (std::int32_t const token : tokens) {
+          std::size_t const n_before = rig.cache.size();
+          std::vector<float> const logits = rig.step({{0, token}});
+          got.insert(got.end(), logits.begin(), logits.end());
+          if (has_room) CHECK(rig.cache.size() >= n_before);
+        }
+        CHECK(worst_difference(got, expected, range_of(expected)) < tolerance);
+        HelpCounters const help = rig.executor.help_counters();
+        if (patience_ns == 1) CHECK(help.n_timed_out > 0);
+        CHECK(help.n_steps + help.n_timed_out == tokens.size());
+      }
     }
   }
 }

@@ -82,6 +82,34 @@ TEST_CASE("shared: any share on the host, any cache, prompts of all lengths by t
   }
 }
 
+// With a lane of their own rows wait for no weights: nothing but tickets orders the two.
+TEST_CASE("shared: rows and sums in another lane than weights", "[golden][shared]") {
+  auto const model = open_golden("qwen3moe.f32.gguf");
+  Rig whole(model, {.vram_bytes = 0});
+  for (double const cache_share : {0.15, 0.4, 1.5}) {
+    for (double const host_s : {0.05, 0.7, 1.2}) {
+      for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+        INFO("cache " << cache_share << ", host " << host_s << ", seed " << seed);
+        RigOptions o = options(share_of(host_s, seed % 2 == 0 ? 1.5 : 0), cache_share, seed);
+        o.own_kv_copy = true;
+        o.threads = seed % 3 == 0;
+        Rig rig(model, o);
+        for (std::int32_t const n : {many, many + 37, 3, 1, many}) {
+          std::uint64_t const n_before = rig.kv_copy->n_submitted;
+          std::uint64_t const n_layers = rig.executor.shared_counters().n_layers;
+          std::vector<float> const expected = prefill(whole, n, n);
+          CHECK(worst_difference(prefill(rig, n, n), expected, range_of(expected)) < tolerance);
+          CHECK(rig.kv_copy->n_submitted >= n_before + rig.executor.shared_counters().n_layers - n_layers);
+        }
+        SharedFlowCounters const& c = rig.executor.shared_counters();
+        CHECK(c.n_layers > 0);
+        CHECK((c.n_host_rows > 0) == (c.n_host_experts > 0));
+        if (cache_share < 1) CHECK(c.n_host_experts > 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("shared: chunks, and room for the outputs of some rows only", "[golden][shared]") {
   auto const model = open_golden("qwen3moe.f32.gguf");
   Rig whole(model, {.vram_bytes = 0, .max_context = 768});
@@ -109,6 +137,7 @@ TEST_CASE("shared: who computes what does not depend on time", "[golden][shared]
     INFO("seed " << seed);
     RigOptions o = options(share_of(0.7, 1.5), 0.3, seed);
     o.threads = seed % 3 == 0;
+    o.own_kv_copy = seed % 2 == 0;
     Rig rig(model, o);
     std::vector<std::vector<float>> got;
     for (std::int32_t const n : {many, many + 20, many}) got.push_back(prefill(rig, n, n));
@@ -201,23 +230,27 @@ TEST_CASE("shared: launches and copies that fail at any place leave an executor 
     rig.executor.recover();
     CHECK(worst_difference(prefill(rig, many), expected, range_of(expected)) < tolerance);
   };
-  auto const faults = std::make_shared<Faults>();
-  RigOptions o = options(share_of(0.7, 1), 0.3, 5);
-  o.faults = faults;
-  Rig rig(model, o);
-  prefill(rig, many);
-  std::size_t const n_device = rig.device.launches.size(), n_host = rig.host.launches.size();
-  REQUIRE(n_host > 0);
-  for (std::size_t at = 0; at < n_device; at += 3)
-    check(
-        rig, [&] { rig.device.fail_at = at; }, [&] { rig.device.fail_at = ~std::size_t{0}; });
-  for (std::size_t at = 0; at < n_host; ++at)
-    check(
-        rig, [&] { rig.host.fail_at = at; }, [&] { rig.host.fail_at = ~std::size_t{0}; });
-  for (std::uint64_t nth = 1; nth < 60; nth += 2) {
-    INFO("fault at copy " << nth);
-    check(
-        rig, [&] { faults->fail_at(FaultKind::copy, nth); }, [&] { faults->fail_at(FaultKind::copy, 0); });
+  for (bool const own_kv_copy : {false, true}) {
+    auto const faults = std::make_shared<Faults>();
+    RigOptions o = options(share_of(0.7, 1), 0.3, 5);
+    o.faults = faults;
+    o.own_kv_copy = own_kv_copy;
+    Rig rig(model, o);
+    prefill(rig, many);
+    n_failed = 0;
+    std::size_t const n_device = rig.device.launches.size(), n_host = rig.host.launches.size();
+    REQUIRE(n_host > 0);
+    for (std::size_t at = 0; at < n_device; at += 3)
+      check(
+          rig, [&] { rig.device.fail_at = at; }, [&] { rig.device.fail_at = ~std::size_t{0}; });
+    for (std::size_t at = 0; at < n_host; ++at)
+      check(
+          rig, [&] { rig.host.fail_at = at; }, [&] { rig.host.fail_at = ~std::size_t{0}; });
+    for (std::uint64_t nth = 1; nth < 60; nth += 2) {
+      INFO("fault at copy " << nth << (own_kv_copy ? " of two lanes" : ""));
+      check(
+          rig, [&] { faults->fail_at(FaultKind::copy, nth); }, [&] { faults->fail_at(FaultKind::copy, 0); });
+    }
+    CHECK(n_failed > 20);
   }
-  CHECK(n_failed > 20);
 }

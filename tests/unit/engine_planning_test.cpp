@@ -21,3 +21,44 @@ TEST_CASE("a device attends where it has kernels for the type of keys and values
   CHECK_FALSE(gpu_attends(DType::f16));
   CHECK(detail::capabilities_of(reference::kernels(), limited, DType::f16, config).host_attention);
 }
+
+TEST_CASE("plans price attention within a launch, and experts that come ahead, where the machine and the options have them") {
+  auto const model = open_golden("llama.f32.gguf");
+  KernelTable device = reference::kernels();
+  device.help = [](HelpArgs const&, Queue) { return 0; };
+  device.router_ahead = [](RouterAheadArgs const&, Queue) { return 0; };
+  device.attention_ask = device.attention_answer = [](HelpAttentionArgs const&, Queue) { return 0; };
+  struct Priced {
+    bool launches_attention, looks_ahead;
+    bool operator==(Priced const&) const = default;
+  };
+  auto const priced = [&](EngineOptions const& options, KernelTable const& kernels, bool reads_host) {
+    Priced out{};
+    auto const measure = [](ScratchMeter&, std::int32_t, std::int32_t) { return std::size_t{0}; };
+    auto const plan = [&](ShardTable const&, PlannerInput const& input) {
+      out = {input.launches_attention, input.looks_ahead};
+      return std::vector<TierPlan>();
+    };
+    EnginePlans const plans =
+        detail::make_plans(model->table(), model->config(), options, reference::kernels(), kernels, measure, plan, reads_host);
+    CHECK(plans.looks_ahead == out.looks_ahead);
+    return out;
+  };
+  EngineOptions options;
+  CHECK(priced(options, device, true) == Priced{true, true});
+  CHECK(priced(options, device, false) == Priced{false, false});
+  CHECK(priced(options, reference::kernels(), true) == Priced{false, false});
+  options.look_ahead = LookAhead::never;
+  CHECK(priced(options, device, true) == Priced{true, false});
+  KernelTable blocking = device;
+  blocking.help = nullptr;
+  options.look_ahead = LookAhead::planned;
+  CHECK(priced(options, blocking, true) == Priced{true, false});
+  struct Reads {
+    bool reads;
+    bool reads_host() const { return reads; }
+  };
+  CHECK(device_reads_host(Reads{true}));
+  CHECK_FALSE(device_reads_host(Reads{false}));
+  CHECK_FALSE(device_reads_host(0));  // says nothing
+}

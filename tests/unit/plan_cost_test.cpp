@@ -163,6 +163,11 @@ TEST_CASE("host and link attend to what is in host memory so that both end toget
   CHECK(read_attention(state, 10, mutual).seconds == 16);
   CHECK(read_attention({HUGE_VAL, 1, 16}, 0, mutual).read == 1);
   CHECK(read_attention({10, 32, 16}, 0, mutual).read == Approx(20.0 / 60));  // a device that is slower than its link
+  CHECK(both.link_s == both.seconds);
+  CHECK(read_attention({10, 32, 16}, 0, mutual).link_s == Approx(20.0 / 60 * 16 / 0.8));  // which then is idle at times
+  CHECK(read_attention(state, 10, mutual).link_s == 16);
+  CHECK(launched_reading(state, 0.5, 0, mutual).link_s == Approx(5));
+  CHECK(launched_reading(state, 1, 0, mutual).link_s == 0);
   CHECK(launched_attention_s(state, 1, 1, mutual) == 1);
   CHECK(launched_attention_s(state, 0.5, 0, mutual) == Approx(5));
   CHECK(launched_attention_s({10, 40, 16}, 0.9, 0, mutual) == Approx(36));

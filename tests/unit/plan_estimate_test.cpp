@@ -224,6 +224,44 @@ TEST_CASE("resident, fetched and host experts of a layer run at the same time", 
   REQUIRE(on_device.seconds == Approx((1 - waits) * 12 + 16).epsilon(1e-5));
 }
 
+TEST_CASE("missing experts of a row come ahead while the link has nothing else to read, and where the step looks ahead",
+          "[plan][estimate]") {
+  fake::Model const model{fake::small_moe()};
+  ShardTable const table = model.table();
+  ExpertLayers const experts{table.shards};
+  ShardPlan plan;
+  plan.shards.assign(table.shards.size(), {Tier::vram, 1});
+  plan.shards.front() = {};
+  for (std::uint32_t const id : experts.ids) plan.shards[id] = {Tier::pageable, 1, true};
+  plan.state_in_vram.assign(table.states.size(), 1.f);
+  plan.chunk_tokens = plan.block_tokens = 1;
+  plan.cache_bytes = experts.bytes / 2;
+  plan.state_read_share = 1;
+  std::vector<Shard> shards(table.shards.begin(), table.shards.end());
+  for (std::uint32_t const id : experts.ids) shards[id].bytes *= 1024;  // of those of a few KiB guesses do not pay
+  plan.cache_bytes *= 1024;
+  ShardTable large = table;
+  large.shards = shards;
+  PassCosts costs;
+  costs.shards.assign(table.shards.size(), {100, 1, 100});
+  costs.states.assign(table.states.size(), {HUGE_VAL, 1, 8});
+  costs.read_bytes.assign(table.shards.size(), 0);
+  for (std::uint32_t const id : experts.ids) costs.shards[id] = {100, 0.01, 16};  // more than the link brings while a layer computes
+  auto const run = [&] { return estimate(RingPrefetch{}.schedule(plan, large), plan, large, costs, round_machine(), Rows{1, 1, 1}); };
+  double const n_layers = double(table.states.size()), in_vram = run().seconds;
+  costs.looks_ahead = false;
+  double const behind = run().seconds;
+  CHECK(in_vram < behind - 0.5 * n_layers);
+  // The link reads 8 s for each layer: in these nothing else crosses, so that what comes ahead saves what it did.
+  plan.state_in_vram.assign(table.states.size(), 0.f);
+  double const read_behind = run().seconds;
+  CHECK(read_behind == Approx(behind + 7 * n_layers).epsilon(1e-5));
+  costs.looks_ahead = true;
+  double const read = run().seconds;
+  CHECK(read < read_behind - 0.5 * n_layers);
+  CHECK(read >= in_vram + 7 * n_layers);
+}
+
 TEST_CASE("experts of blocks that use whole layers cross behind the layers before, but for what the cache keeps", "[plan][estimate]") {
   fake::Model const model{fake::small_moe()};
   ShardTable const table = model.table();

@@ -299,7 +299,7 @@ class Engine {
     } else {
       detail::check_device_memory(options.vram_bytes, machine_.device->memory().capacity_bytes());
     }
-    return make_plans<P>(*model_, options, values_, machine_.host->kernels(), machine_.device->kernels());
+    return make_plans<P>(*model_, options, values_, machine_.host->kernels(), machine_.device->kernels(), device_reads_host(machine_));
   }
   void make_core(EngineOptions const& options, EnginePlans plans, std::vector<Weight> weights, bool device_reads) {
     LoadTimes::Scope const scope(&times_, "allocate");

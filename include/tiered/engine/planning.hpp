@@ -59,6 +59,7 @@ struct EnginePlans {
   std::vector<TierPlan> tiers;
   std::vector<PlanImage> images;  ///< one per tier
   std::size_t vram_bytes = 0;     ///< most that any of them takes
+  bool looks_ahead = true;        ///< as in PassCosts
 };
 
 namespace detail {
@@ -79,17 +80,25 @@ inline std::span<int const> usable_bounds(std::span<int const> bounds, std::int6
 EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOptions const& options, KernelTable const& host,
                        KernelTable const& device,
                        FunctionRef<std::size_t(ScratchMeter& meter, std::int32_t n_rows, std::int32_t n_outputs)> measure,
-                       FunctionRef<std::vector<TierPlan>(ShardTable const&, PlannerInput const&)> plan);
+                       FunctionRef<std::vector<TierPlan>(ShardTable const&, PlannerInput const&)> plan, bool reads_host);
 
 }  // namespace detail
 
+/// Whether kernels of the machine's device may read weights, keys and values where these lie in host memory, as far as is known before any
+/// is registered: only then a step of one row is enqueued as a whole while its host helps.
+template <class Machine>
+bool device_reads_host(Machine const& machine) {
+  if constexpr (requires { machine.reads_host(); }) return machine.reads_host();
+  return false;
+}
+
 /// Estimated with options.hardware, or a made-up machine: profile_machine() in engine/profiling.hpp has figures of this one.
 /// Every type of the model must have kernels on the host, which is where a shard goes that fits nowhere else; a device without
-/// a kernel is not given what needs it.
+/// a kernel is not given what needs it. `reads_host`: device_reads_host() of the machine; where there is none, what kernels there are for.
 /// Errors  Errc::unsupported (a type without kernels), over_budget or precondition (an answer of a policy that cannot be run).
 template <EnginePolicies P, Model M>
 EnginePlans make_plans(M const& model, EngineOptions const& options, PolicyValues<P> const& values, KernelTable const& host,
-                       KernelTable const& device) {
+                       KernelTable const& device, bool reads_host = true) {
   HardwareProfile const hardware = options.hardware ? *options.hardware : HardwareProfile::simulated();
   typename P::Cost cost = values.cost;
   if constexpr (requires { cost.hardware = hardware; }) cost.hardware = hardware;  // one machine for costs and estimates
@@ -102,7 +111,7 @@ EnginePlans make_plans(M const& model, EngineOptions const& options, PolicyValue
     auto const& bounds = values.token_tiers.bounds();
     return plan_tiers(values.placement, values.prefetch, cost, hardware, table, input, detail::usable_bounds(bounds, input.rows.context));
   };
-  return detail::make_plans(model.table(), model.config(), options, host, device, measure, plan);
+  return detail::make_plans(model.table(), model.config(), options, host, device, measure, plan, reads_host);
 }
 
 }  // namespace tiered

@@ -47,6 +47,7 @@ namespace tiered {
 /// | `m.register_sources(ranges)` | says where weights lie, before anything is copied from there                        |
 /// | `m.drop_sources()`           | says that nothing is going to be copied                                             |
 /// | `m.device_reads(bytes)`      | asks whether kernels may read these where they are                                  |
+/// | `m.reads_host()`             | asks, for plans, whether that is going to be so, and for keys and values too        |
 /// | `*m.pinned`                  | takes the host's activations from this MemoryTier                                   |
 /// | `*m.kv_copy`                 | copies all but weights with this CopyEngine, so that nothing queues behind those    |
 /// | `m.kv_tier()`                | takes memory for keys and values that are not in VRAM from this one, an AnyTier     |

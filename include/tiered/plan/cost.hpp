@@ -64,11 +64,12 @@ constexpr HostAttention host_attention(PassCost const& state, double hop_s, std:
 /// over the link while the host, which must be asked, attends to the others. Both end together, or the device reads all.
 struct ReadAttention {
   double read = 0, seconds = 0;
+  double link_s = 0;  ///< of these, while the link is busy
 };
 constexpr ReadAttention read_attention(PassCost const& state, double hop_s, MutualRates mutual) {
   double const copy_s = state.copy_s > state.gpu_s ? state.copy_s : state.gpu_s, host_s = state.host_s / mutual.host_share + 2 * hop_s,
                beside_s = copy_s / mutual.h2d_share, read = host_s >= 1e300 ? 1 : host_s / (state.host_s / mutual.host_share + beside_s);
-  return read >= 1 ? ReadAttention{1, copy_s} : ReadAttention{read, read * beside_s};
+  return read >= 1 ? ReadAttention{1, copy_s, state.copy_s} : ReadAttention{read, read * beside_s, read * state.copy_s / mutual.h2d_share};
 }
 
 /// Attention of rows where `in_vram` of what they attend to lies in VRAM, both devices at the same time.
@@ -82,12 +83,17 @@ constexpr double attention_s(PassCost const& state, double in_vram, bool on_devi
   return host_s > device_s ? host_s : device_s;
 }
 
-/// Likewise of one row within a launch.
+/// Of one row within a launch, of what does not lie in VRAM.
+constexpr ReadAttention launched_reading(PassCost const& state, double in_vram, double hop_s, MutualRates mutual) {
+  double const on_host = 1 - in_vram;
+  if (on_host <= 0) return {};
+  return read_attention({on_host * state.host_s, on_host * state.gpu_s, on_host * state.copy_s}, hop_s, mutual);
+}
+
+/// Likewise of all.
 constexpr double launched_attention_s(PassCost const& state, double in_vram, double hop_s, MutualRates mutual) {
-  double const on_host = 1 - in_vram, device_s = in_vram > 0 ? in_vram * state.gpu_s : 0;
-  if (on_host <= 0) return device_s;
-  double const host_s = read_attention({on_host * state.host_s, on_host * state.gpu_s, on_host * state.copy_s}, hop_s, mutual).seconds;
-  return host_s > device_s ? host_s : device_s;
+  double const device_s = in_vram > 0 ? in_vram * state.gpu_s : 0, read_s = launched_reading(state, in_vram, hop_s, mutual).seconds;
+  return read_s > device_s ? read_s : device_s;
 }
 
 /// Positions that profile/ measures attention of one row over.

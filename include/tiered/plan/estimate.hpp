@@ -20,6 +20,7 @@ struct PassCosts {
   std::vector<double> read_bytes;        ///< expected bytes of each shard that are read at all
   double states_used = 1;                ///< the share of all positions that costs of states are for
   bool streams_states = false;           ///< rows on the device may bring what they attend to: see host_attention()
+  bool looks_ahead = true;               ///< one row's step brings experts that it will probably want ahead of their layers: see FewRouted
   double grown = 1 / long_contexts;      ///< of contexts, those taken to fill their room: 0 to predict one of a known length
 };
 

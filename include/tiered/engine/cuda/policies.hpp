@@ -85,10 +85,11 @@ struct CudaMachine {
     pages.reset();
     sources.reset();
   }
-  /// Whether kernels may read these bytes where they are, by the same address. What they read would pass a link that is held to a rate.
+  /// Whether kernels may read host memory that is registered, by the same address. What they read would pass a link that is held to a rate.
+  bool reads_host() const { return gpu.reads_registered_memory && copy->link_bytes_per_s() == 0; }
+  /// Likewise these bytes, where they are.
   bool device_reads(std::span<std::byte const> bytes) {
-    if (copy->link_bytes_per_s() > 0) return false;
-    return sources != nullptr && sources->wait_until(bytes.data(), bytes.size()) && gpu.reads_registered_memory;
+    return reads_host() && sources != nullptr && sources->wait_until(bytes.data(), bytes.size());
   }
   /// Everything is loaded: charges what the driver took for it.
   /// Errors  Errc::over_budget where that passes the budget, if the driver's figure is of this process alone.

@@ -130,7 +130,7 @@ inline KvStream kv_stream_for(ModelConfig const& config, EngineOptions const& op
 EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOptions const& options, KernelTable const& host,
                        KernelTable const& device,
                        FunctionRef<std::size_t(ScratchMeter& meter, std::int32_t n_rows, std::int32_t n_outputs)> measure,
-                       FunctionRef<std::vector<TierPlan>(ShardTable const&, PlannerInput const&)> plan) {
+                       FunctionRef<std::vector<TierPlan>(ShardTable const&, PlannerInput const&)> plan, bool reads_host) {
   std::vector<LayerState> const states_as_kept = states_in(options.kv_type, table, config, host);
   table.states = states_as_kept;
   expects(options.max_context >= 0 && options.n_sequences >= 1, "max_context >= 0, n_sequences >= 1");
@@ -154,7 +154,10 @@ EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOption
   input.state_pages = n_pages;
   input.deterministic = options.deterministic;
   input.streams_states = stream.half_pages > 0;
-  input.launches_attention = device.attention_ask != nullptr && attends(host, options.kv_type, config);
+  // As the executor asks: else its steps of one row wait for the host, layer by layer, and bring nothing ahead.
+  input.launches_attention = reads_host && device.attention_ask != nullptr && attends(host, options.kv_type, config);
+  input.looks_ahead = out.looks_ahead =
+      reads_host && device.help != nullptr && device.router_ahead != nullptr && options.look_ahead != LookAhead::never;
   if (device.expert_window != nullptr) input.scratch_in_windows = ScratchBytes(in_windows);
   input.shares_windows = device.expert_window != nullptr && device.transfer != nullptr && host.expert_window != nullptr;
   out.tiers = plan(table, input);

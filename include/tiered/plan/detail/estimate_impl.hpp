@@ -172,10 +172,11 @@ struct Estimator::Walk {
     }
     return end_s;
   }
-  /// Within the step's one launch, in which nothing else is on its way: see read_attention().
+  /// Within the step's one launch, in which nothing else is on its way but what comes ahead: see read_attention(), come_ahead().
   double attend_at_once(PassCost const& there, double own_s, double ready_s) {
     ReadAttention const both = read_attention(there, hop_s, attention_beside_link(*owner.hardware_));
     out.copy_s += both.read * there.copy_s;
+    states_read_s += both.link_s;
     out.host_s += both.read < 1 ? (1 - both.read) * there.host_s : 0;
     out.copied_bytes += both.read * there.copy_s * owner.hardware_->h2d.peak_per_s();
     return gpu.free_s = (std::max)(ready_s + both.seconds, gpu.take(ready_s, own_s).end_s);
@@ -249,9 +250,10 @@ struct Estimator::Walk {
     double const back_s = slots_back_s(rows_per_block, a.device == host_device ? used - used_on_host : used_on_host);
     if (back_s > 0) end = shared.copy_now(end, back_s);
     time.end_s = rows_ready_s = experts_end_s = end;
+    states_read_s = 0;
     return time;
   }
-  double experts_end_s = 0;
+  double experts_end_s = 0, states_read_s = 0;  ///< states_read_s: since then the link read these, for launched attention
 
   /// Of one layer's experts that may be in the cache, what is not there, on the average.
   struct Missing {
@@ -267,13 +269,15 @@ struct Estimator::Walk {
       host_bytes += computed * bytes;
     }
   };
-  /// The share of it that one row's step brings ahead of the layer, while the device computes what is there: see FewRouted.
+  /// The share of it that one row's step brings ahead of the layer, while the device computes what is there and the link
+  /// does not read states: see FewRouted.
   double come_ahead(ExpertLayer const& layer, DeviceId home, Missing const& missing, double gpu_s) {
-    if (rows_per_block > 1 || home == host_device || plan.deterministic || plan.fetched_misses <= 0 || !dense_are_resident()) return 0;
-    double const layer_s = rows_ready_s - experts_end_s + gpu_s;
+    if (!costs.looks_ahead || rows_per_block > 1 || home == host_device || plan.deterministic || plan.fetched_misses <= 0) return 0;
+    if (!dense_are_resident()) return 0;
+    double const layer_s = (std::max)(0.0, rows_ready_s - experts_end_s - states_read_s + gpu_s);
     double const bytes = double(owner.table_.shards[owner.experts_.ids[layer.begin]].bytes);
     double const ahead = hidden_share(missing.n, layer_s, missing.copies_s, bytes);
-    if (ahead > 0) shared.copy(experts_end_s, ahead * missing.copies_s);
+    if (ahead > 0) shared.copy(experts_end_s + states_read_s, ahead * missing.copies_s);
     return ahead;
   }
   /// Then a step is the device's alone, but for experts.

@@ -121,6 +121,7 @@ class TierPlanner {
     costs_ = pass_costs(table_, rows, shape.chunk, shape.block, costs.shard, costs.state, shape.experts, costs.same_for_alike);
     expert_costs_ = ExpertCosts{experts_, costs_.shards};
     costs_.streams_states = input_.streams_states;
+    costs_.looks_ahead = input_.looks_ahead;
     share_ = {};
     if (input_.shares_windows && !input_.deterministic)
       share_ = tier_share(hardware_, table_, experts_, costs_, estimator_.dim(), {(std::min)(shape.block, input_.rows.n), rows.context},
@@ -140,6 +141,7 @@ class TierPlanner {
                 costs_.states_used,
                 costs_.streams_states,
                 input_.launches_attention,
+                input_.looks_ahead,
                 input_.deterministic,
                 mutual_,
                 mutual_attention_,

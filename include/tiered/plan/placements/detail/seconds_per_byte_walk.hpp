@@ -44,7 +44,7 @@ struct DenseShard {
   std::size_t bytes = 0, layer = 0;
   PassCost cost;
   double attention_s[2][2] = {};  ///< of its state: [moved to VRAM][rows on the device]
-  double launched_attention_s[2] = {};
+  double launched_attention_s[2] = {}, launched_link_s[2] = {};
   std::size_t n_experts = 0;  ///< of a router's layer
   std::size_t expert_bytes = 0;
   double n_used = 0, n_used_by_all = 0;  ///< of these, by a row and by all rows
@@ -97,6 +97,7 @@ class SecondsPerByteWalk {
  private:
   struct Clocks {
     double rows_s = 0, link_s = 0, experts_s = 0;             ///< experts_s: end of the last layer's
+    double states_read_s = 0;                                 ///< since then by the link, for launched attention
     double host_busy_s = 0, link_busy_s = 0;                  ///< with dense shards, alone
     std::size_t ring_begin = 0, ring_end = 0, ring_used = 0;  ///< a range of in_ring_
     bool on_device = false, all_resident = true;              ///< dense shards so far
@@ -131,6 +132,7 @@ class SecondsPerByteWalk {
           s.attention_s[moved][on_device] =
               attention_s(r_.state_costs[s.layer], in_vram, on_device != 0, r_.hop_s, r_.rows.n, r_.streams_states);
         s.launched_attention_s[moved] = launched_attention_s(r_.state_costs[s.layer], in_vram, r_.hop_s, r_.mutual_attention);
+        s.launched_link_s[moved] = launched_reading(r_.state_costs[s.layer], in_vram, r_.hop_s, r_.mutual_attention).link_s;
       }
     }
     if (s.kind != ShardKind::router) return s;
@@ -184,6 +186,7 @@ class SecondsPerByteWalk {
     if (s.with_state) {
       bool const moved = d.state_in_vram[s.layer] > 0;
       c.rows_s += c.launches ? s.launched_attention_s[moved] : s.attention_s[moved][on_device];
+      c.states_read_s += c.launches ? s.launched_link_s[moved] : 0;
     }
   }
 
@@ -219,10 +222,11 @@ class SecondsPerByteWalk {
     double missed = split.device_share * (1 - in_cache);
     double const on_host = 1 - split.device_share;
     double const gpu_s = split.device_share > 0 ? split.device_share * sum.gpu_s : 0;  // an infinite cost of nothing is none
-    if (r_.rows.n == 1 && c.all_resident && c.on_device && split.cache_bytes > 0 && split.fetched > 0 && !r_.deterministic) {
-      double const ahead =
-          hidden_share(missed * router.n_used, begin - c.experts_s + gpu_s, missed * sum.copy_s, double(router.expert_bytes));
-      if (ahead > 0) c.link_s = (std::max)(c.link_s, c.experts_s) + ahead * missed * sum.copy_s;
+    if (r_.looks_ahead && r_.rows.n == 1 && c.all_resident && c.on_device && split.cache_bytes > 0 && split.fetched > 0 &&
+        !r_.deterministic) {
+      double const layer_s = (std::max)(0.0, begin - c.experts_s - c.states_read_s + gpu_s);
+      double const ahead = hidden_share(missed * router.n_used, layer_s, missed * sum.copy_s, double(router.expert_bytes));
+      if (ahead > 0) c.link_s = (std::max)(c.link_s, c.experts_s + c.states_read_s) + ahead * missed * sum.copy_s;
       missed *= 1 - ahead;
     }
     double const waits = c.on_device ? layers_with_misses((missed + on_host) * router.n_used_by_all, router.n_used) : 1;
@@ -234,6 +238,7 @@ class SecondsPerByteWalk {
     if (host_s > 0) end = (std::max)(end, from + host_s + hops_s);
     if (split.cache_bytes > 0) end += waits * missed_layer_s + (1 - waits) * found_layer_s;
     double const away = c.on_device ? missed * (1 - split.fetched) + on_host : split.device_share;
+    c.states_read_s = 0;
     c.rows_s = c.experts_s = end + slots_back_s(r_.rows.n, away * router.n_used);
   }
 
