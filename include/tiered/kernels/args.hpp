@@ -478,8 +478,8 @@ struct alignas(8) ExpertGuess {
 ///   - where the layer's experts are now, once for all who ask. The host's copies enter experts in the device's table at any time, while
 ///     kernels run: the weights first, then up and down, then the gate. Who computes what is there and who asks for what is not must have
 ///     seen the same, so both read the copy;
-///   - guesses for later layers, to the host, which nobody waits for: the same row through their norms and routers. They are hints: a
-///     device may leave them out, where rows are irregular.
+///   - guesses for later layers, to the host: the same row through their norms and routers. They are hints: a device may leave them
+///     out, where rows are irregular.
 struct RouterAheadArgs {
   static constexpr int max_ahead = 3;  ///< in synthetic routing 88, 86 and 82 % of what one, two and three layers on choose is guessed; a
                                        ///< copy takes as long as a layer that waits for nothing, so three layers have time for two or three

@@ -35,6 +35,7 @@ class HelpedAttention {
   /// Before a step of a row at this position is launched; rows' numbers are in the host's buffers.
   void begin_step(std::uint64_t step, std::int32_t position);
   /// Answers a request, if there is one; else false, at once.
+  /// Errors  Errc::device for a layer that is none; those of the host's attention.
   bool serve();
   /// After the device has ended the step: whether it waited in vain, so that what it computed is of no use.
   bool timed_out();

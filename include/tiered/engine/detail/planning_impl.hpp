@@ -105,7 +105,7 @@ inline std::int32_t checked_kv_tokens(std::int64_t max_context, std::int64_t n_s
 
 /// What prompts may take of the budget to attend to keys and values in host memory by way of the device: some where not all of those
 /// may fit, and where that leaves the budget to better uses. 4096 positions at once, so that sums of parts cost little. Little where they
-/// would all fit: decode may have other uses for that room still, and the host takes seconds for a prompt's attention.
+/// would all fit: decode may have other uses for that room still, and a prompt's attention takes the host long.
 inline KvStream kv_stream_for(ModelConfig const& config, EngineOptions const& options, std::span<LayerState const> states,
                               std::int32_t kv_tokens) {
   constexpr std::int32_t most_tokens = 4096;

@@ -1,8 +1,8 @@
 /// A router, guesses of the next ones, and where experts are, in one launch: see RouterAheadArgs. [device-visible]
 ///
 /// The router's blocks are those of float_row_kernel(), to the bit. Guesses have a quarter as many for each layer, so that all find room
-/// at once beside the blocks of the kernels before and behind; each writes its scores to the host as soon as it has them, and nobody
-/// waits for that. Of 128 experts and rows of 2048 a guess reads 1 MB, 0.25 us of the device's memory.
+/// at once beside the blocks of the kernels before and behind; each writes its scores to the host as soon as it has them. The
+/// kernel behind waits for all of the launch, though. Of 128 experts and rows of 2048 a guess reads 1 MB, 0.25 us of the device's memory.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ void Executor::move_by_kernel(std::byte* dst, std::byte const* src, std::size_t 
 }
 
 /// Pieces from memory of one side to that of the other, once `ready`; the other side waits for them. Not behind the link's weights where
-/// that can be helped: a query of 32 KB waited 4 ms for 100 MB of them.
+/// that can be helped: a layer's attention on the host took 4.1 ms with a query of 32 KB behind them, 1.2 ms without.
 void Executor::cross(bool to_device, std::span<CopyPiece const> pieces, Ticket ready) {
   expects(pieces.size() <= std::size_t(TransferArgs::max_parts), "Executor: more pieces to move than TransferArgs has room for");
   std::size_t bytes = 0;
