@@ -89,6 +89,12 @@ std::string device_text(Report const& r, Options const& o) {
   if (r.help.n_requests > 0 && r.help.n_steps > 0) {
     out += concat("\n                     the GPU asked for missing ones in ", fixed(double(r.help.n_requests) / double(r.help.n_steps), 1),
                   " layers a token");
+    tiered::HelpCounters const& h = r.help;
+    auto const each = [&](std::uint64_t n) { return fixed(double(n) / double(h.n_requests), 1); };
+    auto const us = [&](double seconds) { return fixed(1e6 * seconds / double(h.n_requests), 0); };
+    out += concat(": of each ", each(h.n_on_host), " on the CPU, ", each(h.n_fetched), " fetched, ", each(h.n_late), " coming, ",
+                  each(h.n_for_later), " brought for later; ", us(h.device_s), " us, of these to decide ", us(h.decide_s),
+                  ", the CPU's products ", us(h.host_s), ", waiting for copies ", us(h.late_s));
   }
   if (r.help.n_timed_out > 0)
     out += concat("\n                     ", r.help.n_timed_out, " steps done again: the GPU waited for the CPU in vain");

@@ -62,7 +62,13 @@ struct HelpCounters {
   std::uint64_t n_steps = 0, n_requests = 0;
   std::uint64_t n_timed_out = 0;  ///< steps that were done again without help, as the host did not come by in time
   std::uint64_t n_guessed = 0, n_right = 0, n_in_time = 0;
-  std::uint64_t wasted_bytes = 0;          ///< of guessed ones that were not chosen in their step
+  std::uint64_t wasted_bytes = 0;  ///< of guessed ones that were not chosen in their step
+  /// Of the experts that requests asked for: computed by the host; fetched, within the request; just coming, or come too late for the
+  /// layer's look. And brought for later beside a request.
+  std::uint64_t n_on_host = 0, n_fetched = 0, n_late = 0, n_for_later = 0;
+  /// Of all requests: until the host had decided, what its products took, and what it waited for copies behind them.
+  double decide_s = 0, host_s = 0, late_s = 0;
+  double device_s = 0;                     ///< from the request until the device saw the answer, by its clock
   std::uint64_t n_attention_requests = 0;  ///< layers where the host attended to its part of keys and values: besides n_requests
   /// Of these: from the request until the device's own part was done, and what the host's took it. In balance where alike.
   double attention_device_s = 0, attention_host_s = 0;
@@ -235,6 +241,7 @@ class FewRouted {
   void bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Ticket const> after);
   void bring_for_later();
   void count_guessed();
+  void count_request(double asked_s, double decided_s, double computed_s);
 
   ExpertsEnvironment const* env_;
   ExpertAddresses addresses_;

@@ -8,6 +8,7 @@
 #include <new>
 #include <vector>
 
+#include "tiered/core/clock.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/pipeline/few_routed.hpp"
 
@@ -154,6 +155,7 @@ bool FewRouted::serve() {
   HelpMail& m = mail();
   std::uint64_t const number = std::atomic_ref(m.request).load(std::memory_order_acquire);
   if (number == served_) return false;
+  double const asked_s = steady_seconds();
   served_ = number;
   ++help_counters_.n_requests;
   std::int32_t const layer = m.layer;  // a device that has lost patience writes the next one's
@@ -173,20 +175,36 @@ bool FewRouted::serve() {
   clear_evicted();
   list_parts();
   std::atomic_ref(m.decided).store(number, std::memory_order_release);
+  double const decided_s = steady_seconds();
   HostWork work;
   bool const uses_host = list_host_work(work);
   if (uses_host) {
     tiered::launch(env_->host.kernels().experts, work.experts, env_->host.queue_now());
     tiered::launch(env_->host.kernels().combine, work.sum, env_->host.queue_now());
   }
+  double const computed_s = steady_seconds();
   wait_for_late();
   m.has_sum = uses_host;
   std::atomic_ref(m.answered).store(number, std::memory_order_release);
+  count_request(asked_s, decided_s, computed_s);
   bring_for_later();  // the device knows already that who was there has gone
   after_.clear();
   addresses_.is_current();
   unpin_helped();
   return true;
+}
+
+void FewRouted::count_request(double asked_s, double decided_s, double computed_s) {
+  HelpCounters& c = help_counters_;
+  c.decide_s += decided_s - asked_s;
+  c.host_s += computed_s - decided_s;
+  c.late_s += steady_seconds() - computed_s;
+  for (Expert const& e : experts_) {
+    c.n_on_host += e.where == Where::host;
+    c.n_late += e.late;
+    c.n_fetched += e.where == Where::fetched && !e.late;
+    c.n_for_later += e.for_later;
+  }
 }
 
 /// In whole experts, so that the host and the link end together as nearly as can be. One that the link does not bring now may come for
@@ -282,8 +300,10 @@ void FewRouted::end_step() {
   count_guessed();
   for (std::size_t layer = 0; layer < helped_.size(); ++layer) {
     Helped const& h = helped_[layer];
-    if (h.rows.config == nullptr || h.served == step_) continue;
+    if (h.rows.config == nullptr) continue;
     HelpLog const& used = log(std::int32_t(layer));
+    if (used.asked_ns != 0) help_counters_.device_s += 1e-9 * double(used.answered_ns - used.asked_ns);
+    if (h.served == step_) continue;
     for (std::int32_t j = 0; j < h.rows.config->experts.n_experts_used; ++j) {
       if (used.ids[j] < 0 || used.ids[j] >= h.rows.config->experts.n_experts) continue;
       ShardId const id = ShardId(std::uint32_t(h.first_expert) + std::uint32_t(used.ids[j]));
