@@ -33,6 +33,7 @@
 #include "tiered/pipeline/detail/experts_ahead_impl.hpp"
 #include "tiered/pipeline/detail/few_ahead_impl.hpp"
 #include "tiered/pipeline/detail/few_helped_impl.hpp"
+#include "tiered/pipeline/detail/few_read_impl.hpp"
 #include "tiered/pipeline/detail/few_routed_impl.hpp"
 #include "tiered/pipeline/detail/helped_attention_impl.hpp"
 #include "tiered/pipeline/detail/routed_experts_impl.hpp"

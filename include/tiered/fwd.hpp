@@ -146,6 +146,7 @@ struct RmsNormArgs;
 struct RopeArgs;
 struct RouteArgs;
 struct RoutedExpertsArgs;
+struct ReadAheadArgs;
 struct RouterAheadArgs;
 class Team;
 struct TeamActivity;

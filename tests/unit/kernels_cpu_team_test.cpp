@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <numeric>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -16,6 +18,7 @@
 #include "catch.hpp"
 #include "error_of.hpp"
 #include "tiered/core/system.hpp"
+#include "tiered/kernels/cpu/detail/reader.hpp"
 #include "tiered/kernels/cpu/detail/team_parts.hpp"
 #include "tiered/kernels/cpu/topology.hpp"
 
@@ -23,6 +26,7 @@ using tiered::Errc;
 using tiered::Team;
 using tiered::detail::PartRanges;
 using tiered::detail::PartSplit;
+using tiered::detail::Reader;
 
 namespace {
 
@@ -366,4 +370,57 @@ TEST_CASE("places that are too few or do not exist are refused") {
   auto const missing = tiered_test::error_of([] { Team team(2, {0, 60000}); });
   CHECK(missing.code == Errc::device);
   CHECK(missing.says("CPU 60000"));
+}
+
+TEST_CASE("what is read ahead: every byte of every part once, and a worker's share of each part is its own") {
+  std::vector<std::byte> const memory(300000);
+  std::span<std::byte const> const all(memory);
+  for (std::size_t const n_workers : {1, 2, 3, 16}) {
+    std::vector<std::span<std::byte const>> const parts = {all.subspan(0, 100001), all.subspan(100001, 1), all.subspan(100002, 0),
+                                                           all.subspan(100002, 63), all.subspan(100065)};
+    Reader reader;
+    std::int64_t const n = reader.take(parts, n_workers);
+    REQUIRE(n % std::int64_t(n_workers) == 0);
+    std::vector<int> seen(memory.size());
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::span<std::byte const> const page = reader.page(i);
+      std::size_t const worker = std::size_t(i) / (std::size_t(n) / n_workers);
+      for (std::byte const& b : page) {
+        std::size_t const at = std::size_t(&b - memory.data());
+        ++seen[at];
+        // The last part is long enough for a share each; its first bytes are the first worker's, its last ones the last one's.
+        wrong += at == 100065 && worker != 0;
+        wrong += at == memory.size() - 1 && worker != n_workers - 1;
+      }
+    }
+    INFO(n_workers << " workers");
+    CHECK(wrong == 0);
+    CHECK(std::ranges::all_of(seen, [](int times) { return times == 1; }));
+  }
+  Reader nothing;
+  CHECK(nothing.take({}, 4) == 0);
+}
+
+TEST_CASE("a team that reads ahead leaves it for any loop, of any thread, and for its end") {
+  std::vector<std::byte> const memory(std::size_t{8} << 20);
+  std::vector<std::span<std::byte const>> const parts = {memory, std::span(memory).subspan(4096)};
+  Team team(2);
+  std::atomic<std::int64_t> sum{0};
+  auto const loop = [&] { team.parallel_for(100, 1, [&](std::int64_t begin, std::int64_t end) { sum += end - begin; }); };
+  for (int i = 0; i < 200; ++i) {
+    team.read_ahead(parts);
+    if (i % 3 == 0) team.read_ahead(std::span(parts).first(std::size_t(i / 3 % 3)));  // in place of what was begun; of nothing, too
+    if (i % 2 == 0) {
+      loop();
+    } else {
+      std::thread(loop).join();
+    }
+  }
+  CHECK(sum == 200 * 100);
+  team.read_ahead(parts);  // what nobody ended: the team's end does
+  Team one(1);
+  one.read_ahead(parts);
+  std::vector<std::span<std::byte const>> const many(Team::max_read_parts + 1, parts[0]);
+  CHECK(tiered_test::error_of([&] { team.read_ahead(many); }).code == Errc::precondition);
 }

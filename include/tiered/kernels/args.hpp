@@ -46,6 +46,18 @@ struct QuantizeArgs {
   std::int32_t n_rows = 0, dim = 0;
 };
 
+/// Memory that ops to come will probably read, to be brought into caches while the caller goes on: a hint. The next op on the same queue
+/// that computes ends it.
+struct ReadAheadArgs {
+  static constexpr int max_parts = 24;
+  struct Part {
+    void const* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  Part const* parts = nullptr;  ///< [n_parts], read when the op begins
+  std::int32_t n_parts = 0;     ///< at most max_parts
+};
+
 /// y[t, r] = bias[r] + sum_k x[t, k] * w[r, k]. A row's result depends on nothing but that row of x and w.
 struct MatmulArgs {
   void const* w = nullptr;      ///< [rows, dim] in the weight type of the table entry; dim % block_elems == 0

@@ -51,6 +51,7 @@ struct KernelTable {
   Kernel<ExpertWindowArgs> expert_window = nullptr;  ///< null: experts do not come in windows. Else there is group_slots, too
   Kernel<ArgmaxArgs> argmax = nullptr;
   Kernel<TransferArgs> transfer = nullptr;                                        ///< null: by the copy engine
+  Kernel<ReadAheadArgs> read_ahead = nullptr;                                     ///< null: nothing to gain
   Kernel<HelpArgs> help = nullptr;                                                ///< null: nothing waits for the host within a launch
   Kernel<RouterAheadArgs> router_ahead = nullptr;                                 ///< with `help`; null: nothing is guessed
   Kernel<HelpAttentionArgs> attention_ask = nullptr, attention_answer = nullptr;  ///< likewise, both or none

@@ -34,6 +34,10 @@ class ExpertsAhead {
   /// The device is at this layer, or behind it: bringing its experts ahead is too late.
   void reach(std::int32_t layer) { reached_ = reached_ < layer ? layer : reached_; }
   std::int32_t reached() const { return reached_; }
+  /// What is known to be wanted of a layer, the likeliest last; next() has forgotten what nobody wanted.
+  std::span<ShardId const> wanted(std::int32_t layer) const {
+    return std::size_t(layer) < wanted_.size() ? std::span<ShardId const>(wanted_[std::size_t(layer)]) : std::span<ShardId const>();
+  }
   /// The likeliest expert of the nearest layer, so many behind the reached one or more, among those that `wants` is true of; it forgets
   /// those before it.
   std::optional<ShardId> next(std::int32_t distance, FunctionRef<bool(ShardId)> wants);

@@ -133,6 +133,8 @@ class FewRouted {
   void enqueue_router(std::int32_t layer, RouterAheadArgs args, std::span<std::int32_t const> targets);
   /// Keeps a copy or two of guessed experts under way. False where there was nothing to do; takes some microseconds where there was.
   bool look_ahead();
+  /// Has the host's caches read what it will probably compute of the next layer that misses something. False where there was nothing to do.
+  bool read_ahead();
   /// After a step, when all copies are done: their entries are as all others.
   void settle_ahead();
   /// After the device has ended the step: whether it waited in vain. What it computed is of no use then, and who is in the cache is not
@@ -267,6 +269,8 @@ class FewRouted {
   std::vector<ShardId> guessed_;                   // brought ahead in this step
   std::vector<ShardId> unproven_;                  // brought ahead, not used so far: the first to go
   std::int32_t requested_layer_ = -1;              // in this step, last
+  std::vector<ShardId> read_;                      // what the host's caches have been told to read, last
+  std::int32_t read_for_ = -1;                     // what had been reached then
   std::size_t reserve_bytes_ = 0, n_entries_ = 0;  // rooms to keep free; entries that copies have brought
 };
 

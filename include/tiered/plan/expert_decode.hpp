@@ -93,6 +93,9 @@ constexpr double hidden_share(double missed, double layer_s, double copies_s, do
   return missed > 0 && pays_to_look_ahead(missed, expert_bytes) ? hidden_misses(missed, layer_s, copies_s / missed) / missed : 0;
 }
 
+/// Of the time that an expert takes the host whose weights its caches have read already. Assumed, not measured.
+inline constexpr double read_expert_share = 0.5;
+
 /// Rooms of a cache of `n` experts that are kept free for them. Between two requests, which make room anew, come as many as the link copies
 /// in the layers between: three on the average, ten at the most of a mixture of 48 layers in whose steps 17 ask. Each costs what the
 /// least used expert would have hit: 0.05 misses a token there, by two caches of which one has 1600 rooms more and misses 73 less.

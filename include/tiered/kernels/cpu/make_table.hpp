@@ -12,6 +12,7 @@
 #include "tiered/kernels/cpu/matmul_f32.hpp"
 #include "tiered/kernels/cpu/norm.hpp"
 #include "tiered/kernels/cpu/queue.hpp"
+#include "tiered/kernels/cpu/read_ahead.hpp"
 #include "tiered/kernels/cpu/rope.hpp"
 #include "tiered/kernels/cpu/route.hpp"
 #include "tiered/kernels/cpu/routed.hpp"
@@ -79,6 +80,7 @@ constexpr KernelTable make_kernel_table() {
   table.combine = &enqueue<CombineArgs, &combine>;
   table.group_slots = &enqueue<ExpertWindowArgs, &group_slots<products, Kernels>>;
   table.expert_window = &enqueue<ExpertWindowArgs, &expert_window<products, Kernels>>;
+  table.read_ahead = &enqueue<ReadAheadArgs, &read_ahead>;
   table.argmax = &enqueue<ArgmaxArgs, &argmax>;
   return table;
 }

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "tiered/core/function_ref.hpp"
@@ -53,6 +55,13 @@ class Team {
     if (n_threads_ > 1 && n > grain) return run_on_all(n, grain, body);
     for (std::int64_t begin = 0; begin < n; begin += grain) body(begin, std::min(n, begin + grain));
   }
+
+  /// Brings memory into the caches of all members but the caller while the caller goes on: what a loop to come will probably read, a
+  /// member's share of each part into its own. Ends with the next loop, of whoever, or when all is there; another call takes its place.
+  /// A hint: of one thread, or more threads than cores, nothing is read; and memory that is not there is no fault. `parts` are copied,
+  /// at most max_read_parts of them.
+  static constexpr std::size_t max_read_parts = 24;
+  void read_ahead(std::span<std::span<std::byte const> const> parts);
 
   /// A grain that gives every member a few ranges, of at least `smallest` elements.
   std::int64_t grain(std::int64_t n, std::int64_t smallest = 1) const {

@@ -89,7 +89,7 @@ void Executor::run_helped(bool asks_attention) {
     p_.device.launch_graph(graph);
     end = p_.device.record();
     while (!p_.device.done(end)) {
-      if (asks_experts_ && (few.serve() || few.look_ahead())) continue;
+      if (asks_experts_ && (few.serve() || few.look_ahead() || few.read_ahead())) continue;
       if (asks_attention && attention_.serve()) continue;
       check_cancelled(0);
       detail::pause_briefly();

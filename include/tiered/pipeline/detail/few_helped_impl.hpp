@@ -148,6 +148,8 @@ void FewRouted::begin_step(std::uint64_t step) {
   guessed_.clear();
   evicted_.clear();
   requested_layer_ = -1;
+  read_.clear();
+  read_for_ = -1;
   if (looks_ahead_) ahead_.begin_step(step);
 }
 
@@ -213,19 +215,24 @@ void FewRouted::share_helped_misses() {
   evicted_.clear();
   std::ptrdiff_t const n = std::ranges::count_if(experts_, &Expert::may_be_fetched);
   double const link_share = double(env_->plan->fetched_misses), on_way = double(on_way_.size()) / 2;
-  auto const seconds = [&](std::ptrdiff_t n_fetched) {  // in units of an expert by both at once
-    return std::max(double(n - n_fetched) * link_share, (double(n_fetched) + on_way) * (1 - link_share));
+  auto const is_read = [&](Expert const& e) { return std::ranges::find(read_, e.shard) != read_.end(); };
+  std::ptrdiff_t const n_read = std::ranges::count_if(experts_, [&](Expert const& e) { return e.may_be_fetched && is_read(e); });
+  auto const seconds = [&](std::ptrdiff_t n_fetched) {  // in units of an expert by both at once; those that are not read go first
+    double const cheap = double(std::min(n_read, n - n_fetched)), host = double(n - n_fetched) - cheap * (1 - read_expert_share);
+    return std::max(host * link_share, (double(n_fetched) + on_way) * (1 - link_share));
   };
   std::ptrdiff_t n_fetch = 0;
   for (std::ptrdiff_t k = 1; k <= n && link_share > 0; ++k) {
     if (seconds(k) <= seconds(n_fetch)) n_fetch = k;
   }
-  for (Expert& e : experts_) {
-    if (n_fetch == 0) break;
-    if (!e.may_be_fetched || !env_->cache->policy().admit(e.shard)) continue;
-    if (!take_room(e)) return;
-    e.where = Where::fetched;
-    --n_fetch;
+  for (bool const read : {false, true}) {
+    for (Expert& e : experts_) {
+      if (n_fetch == 0) break;
+      if (!e.may_be_fetched || e.where == Where::fetched || is_read(e) != read || !env_->cache->policy().admit(e.shard)) continue;
+      if (!take_room(e)) return;
+      e.where = Where::fetched;
+      --n_fetch;
+    }
   }
   if (may_bring_ahead() && (!looks_ahead_ || !ahead_.next(1, [&](ShardId id) { return is_wanted(id); }))) bring_one_for_later();
 }

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -16,6 +18,7 @@
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
+#include "tiered/kernels/cpu/detail/reader.hpp"
 #include "tiered/kernels/cpu/detail/team_parts.hpp"
 #include "tiered/kernels/cpu/team.hpp"
 #include "tiered/kernels/cpu/topology.hpp"
@@ -50,6 +53,7 @@ struct Team::Threads {
 
   void run(std::int64_t n, std::int64_t grain, Body body) {
     std::lock_guard turn(caller_);
+    end_reading();
     std::int64_t const most = PartRanges::max_parts;
     for (std::int64_t begin = 0; begin < n;) {  // once, but for loops of millions of parts
       std::int64_t const end = (n - begin) / grain < most ? n : begin + most * grain;
@@ -59,6 +63,16 @@ struct Team::Threads {
       if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
       begin = end;
     }
+  }
+
+  void read_ahead(std::span<std::span<std::byte const> const> parts) {
+    std::lock_guard turn(caller_);
+    end_reading();
+    if (crowded_) return;
+    std::int64_t const n = reader_.take(parts, members_.size());
+    if (n == 0 || n > PartRanges::max_parts) return;
+    open(0, n, 1, reader_);
+    is_reading_ = true;
   }
 
   TeamActivity activity() const {
@@ -147,6 +161,14 @@ struct Team::Threads {
     }
   }
 
+  /// Members leave after the page that they are at.
+  void end_reading() {
+    if (!is_reading_) return;
+    is_reading_ = false;
+    loop_.failed.store(true, std::memory_order_relaxed);
+    close();
+  }
+
   /// Nobody enters any more; waits for those inside.
   void close() {
     std::uint64_t const state = loop_.state.load(std::memory_order_relaxed) & ~open_bit;
@@ -200,6 +222,7 @@ struct Team::Threads {
   }
 
   void stop() {
+    end_reading();
     stopping_.store(true);
     loop_.state.fetch_add(std::uint64_t{1} << 16);  // as a loop that is over
     for (Member& member : members_) {
@@ -215,6 +238,8 @@ struct Team::Threads {
   std::uint64_t number_ = 0;  // of the last loop; its low bits are the tag, and tag 0 is no loop's
   Loop loop_;
   PartRanges ranges_;
+  detail::Reader reader_;
+  bool is_reading_ = false;
   std::vector<Member> members_;  // [0] is the caller, of which only the range is used
   std::exception_ptr error_;     // written by the one who set `failed`, read after close()
   Watch caller_watch_;
@@ -231,6 +256,10 @@ Team::Team(int n_threads, std::vector<int> const& cpus) : n_threads_(n_threads) 
 }
 Team::~Team() = default;
 void Team::run_on_all(std::int64_t n, std::int64_t grain, Body body) { threads_->run(n, grain, body); }
+void Team::read_ahead(std::span<std::span<std::byte const> const> parts) {
+  expects(parts.size() <= max_read_parts, "Team::read_ahead: at most max_read_parts");
+  if (n_threads_ > 1) threads_->read_ahead(parts);
+}
 TeamActivity Team::activity() const { return threads_->activity(); }
 
 }  // namespace tiered

@@ -1,0 +1,46 @@
+/// Defines the part of FewRouted that reads the host's experts ahead of their layers: for one source file of a program.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tiered/pipeline/few_routed.hpp"
+#include "tiered/plan/expert_decode.hpp"
+
+namespace tiered {
+
+/// While the device computes attention, the host has nothing to do, and its memory little: what it will be asked for then lies in caches.
+/// Once for each layer that the device comes to; the least likely of what is missing, as the link takes the others.
+bool FewRouted::read_ahead() {
+  if (!looks_ahead_ || env_->host.kernels().read_ahead == nullptr || read_for_ == ahead_.reached()) return false;
+  read_for_ = ahead_.reached();
+  auto const is_missing = [&](ShardId id) { return env_->cache->peek(id) == nullptr; };
+  for (std::int32_t layer = read_for_ + 1; layer <= read_for_ + RouterAheadArgs::max_ahead; ++layer) {
+    std::span<ShardId const> const wanted = ahead_.wanted(layer);
+    std::ptrdiff_t const n_missing = std::ranges::count_if(wanted, is_missing);
+    if (n_missing == 0) continue;
+    std::array<ReadAheadArgs::Part, ReadAheadArgs::max_parts> parts;
+    ReadAheadArgs args{parts.data(), 0};
+    auto n = std::ptrdiff_t(std::ceil(double(n_missing) * (1 - 0.5 * double(env_->plan->fetched_misses))));
+    read_.clear();
+    for (ShardId const id : wanted) {
+      if (!is_missing(id)) continue;
+      Shard const& s = env_->table.shard(id);
+      if (n-- == 0 || args.n_parts + (s.weights.end - s.weights.begin) > ReadAheadArgs::max_parts) break;
+      for (std::int32_t i = s.weights.begin; i < s.weights.end; ++i) {
+        Weight const& w = env_->table.weights[std::size_t(i)];
+        parts[std::size_t(args.n_parts++)] = {w.data, w.bytes()};
+      }
+      read_.push_back(id);
+    }
+    tiered::launch(env_->host.kernels().read_ahead, args, env_->host.queue_now());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace tiered
