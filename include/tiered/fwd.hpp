@@ -150,6 +150,7 @@ struct RouterAheadArgs;
 class Team;
 struct TeamActivity;
 struct ExpertGuess;
+struct GuessArgs;
 struct AttentionHelpLog;
 struct AttentionMail;
 struct HelpArgs;
