@@ -55,15 +55,20 @@ class ReferenceDevice {
   void offer_help() {
     table_.help = [](HelpArgs const& args, Queue q) {
       ReferenceDevice* const self = static_cast<Target const*>(q.native)->self;
-      return self->enqueue_task("help", [self, args] {
-        if (self->before_help) self->before_help(args);
-        reference::help(args);
+      HelpArgs const* const kept = self->kept_help_.emplace_back(std::make_unique<HelpArgs const>(args)).get();
+      return self->enqueue_task("help", [self, kept] {
+        HelpArgs own = *kept;
+        if (self->before_help) self->before_help(own);
+        reference::help(own);
       });
     };
     table_.router_ahead = [](RouterAheadArgs const& args, Queue q) {
       ReferenceDevice* const self = static_cast<Target const*>(q.native)->self;
       RouterAheadArgs const* const kept = self->kept_.emplace_back(std::make_unique<RouterAheadArgs const>(args)).get();
-      return self->enqueue_task("router_ahead", [self, kept] { self->router ? self->router(*kept) : reference::router_ahead(*kept); });
+      return self->enqueue_task("router_ahead", [self, kept] {
+        if (self->before_router) self->before_router(*kept);
+        reference::router_ahead(*kept);
+      });
     };
     table_.attention_ask = [](HelpAttentionArgs const& args, Queue q) {
       return enqueue_on<HelpAttentionArgs>(
@@ -76,9 +81,9 @@ class ReferenceDevice {
           q, [](HelpAttentionArgs const& a, Queue) { return reference::attention_answer(a), 0; }, own);
     };
   }
-  /// On the device's thread. Instead of the op, and before it.
-  std::function<void(RouterAheadArgs const&)> router;
-  std::function<void(HelpArgs const&)> before_help;
+  /// On the device's thread, before the op, which may be another one by then.
+  std::function<void(RouterAheadArgs const&)> before_router;
+  std::function<void(HelpArgs&)> before_help;
   std::uint64_t attention_patience_ns = 0;  ///< of what is enqueued from then on; 0: as it says
 
   /// What a capture gives: moved, not copied, as a device's graphs are.
@@ -223,7 +228,8 @@ class ReferenceDevice {
   KernelTable table_;
   SimTier memory_;
   Graph captured_;
-  std::vector<std::unique_ptr<RouterAheadArgs const>> kept_;  // larger than a task may be
+  std::vector<std::unique_ptr<RouterAheadArgs const>> kept_;  // larger than a task may be, as the next
+  std::vector<std::unique_ptr<HelpArgs const>> kept_help_;
   bool capturing_ = false;
 };
 static_assert(Backend<ReferenceDevice>);

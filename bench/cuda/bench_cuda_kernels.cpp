@@ -290,37 +290,62 @@ void bench_small(Bench& b, std::int32_t n_tokens) {
   (void)n_kv_heads;
 }
 
-/// The router of one row of qwen3-30b-a3b: alone; as a step has it that is helped; and with guesses of the next ones, which go to the host.
-/// Weights of more layers than L2 holds.
-void bench_router(Bench& b) {
-  std::int32_t const dim = 2048, n_experts = 128;
+/// The router of one row, of qwen3-30b-a3b and of qwen3-235b-a22b: alone; as a step has it that is helped; and with the end of such a
+/// layer, whose experts are all there, with guesses of the next ones, which go to the host, or without. Weights of more layers than L2
+/// holds.
+void bench_router(Bench& b, std::int32_t dim) {
+  std::int32_t const n_experts = 128;
   std::size_t const n_layers = 96, layer = std::size_t(dim) * std::size_t(n_experts);
   KernelTable const& k = b.device.table();
   Vram<float> x(random_floats(std::size_t(dim))), norm(random_floats(std::size_t(dim))), w(n_layers * layer), y(std::size_t{n_experts});
+  Vram<float> row{std::size_t(dim)}, hidden(random_floats(std::size_t(dim))), sum{std::vector<float>(std::size_t(dim))};
   check(cudaMemset(w.data(), 0, n_layers * layer * sizeof(float)));
   Vram<HelpState> state(std::vector<HelpState>(1));
-  Vram<ExpertGroup> table(std::vector<ExpertGroup>(std::size_t{n_experts})), seen(std::size_t{n_experts});
-  ExpertGuess* guesses = nullptr;
-  check(cudaMallocHost(reinterpret_cast<void**>(&guesses),
-                       std::size_t(RouterAheadArgs::max_ahead) * std::size_t(n_experts) * sizeof *guesses));
-  auto const args_of = [&](int i, std::int32_t n_ahead) {
+  void* const somewhere = w.data();
+  Vram<ExpertGroup> table(std::vector<ExpertGroup>(std::size_t{n_experts}, {somewhere, somewhere, somewhere, 0, 0})),
+      seen(std::size_t{n_experts});
+  Vram<std::int32_t> ids(std::vector<std::int32_t>(8)), fetched(std::size_t{8});
+  struct Host {
+    HelpMail mail;
+    HelpLog log;
+    ExpertGuess guesses[GuessArgs::max_layers * 128];
+  }* host = nullptr;
+  check(cudaMallocHost(reinterpret_cast<void**>(&host), sizeof *host));
+  *host = {};
+  auto const weights = [&](int l) { return w.data() + std::size_t(l) % n_layers * layer; };
+  auto const router_of = [&](int i) {
     RouterAheadArgs a;
-    auto const weights = [&](int l) { return w.data() + std::size_t(l) % n_layers * layer; };
     a.own.x = x.data(), a.own.norm_weight = norm.data(), a.own.eps = 1e-6f, a.own.norm = true;
     a.own.n_tokens = 1, a.own.dim = dim;
     a.own.parts[a.own.n_parts++] = {weights(i), nullptr, y.data(), n_experts, n_experts, DType::f32};
-    for (std::int32_t d = 0; d < n_ahead; ++d) a.ahead[d] = {weights(i + 24 * (d + 1)), norm.data(), guesses + d * n_experts};
-    a.n_ahead = n_ahead, a.n_experts = n_experts;
-    a.state = state.data(), a.experts = table.data(), a.seen = seen.data();
+    a.n_experts = n_experts, a.layer = i % 48;
+    a.state = state.data(), a.experts = table.data(), a.seen = seen.data(), a.row = row.data();
     return a;
   };
-  double const alone = b.device.graph_seconds(96, [&](int i) { b.device.launch(k.fused_matmul, args_of(i, 0).own); });
-  b.tell("router 1 tokens", alone, double(layer) * 4, 0);
-  for (std::int32_t const n : {0, 1, RouterAheadArgs::max_ahead}) {
-    double const s = b.device.graph_seconds(96, [&](int i) { b.device.launch(k.router_ahead, args_of(i, n)); });
-    b.tell(fmt::format("router_ahead 1 tokens, {} ahead", n), s, double(layer) * 4 * (1 + n), 0);
+  auto const end_of = [&](int i, std::int32_t n_guessed) {
+    HelpArgs a;
+    a.mail = &host->mail, a.log = &host->log, a.state = state.data(), a.experts = seen.data();
+    a.ids = ids.data(), a.weights = norm.data(), a.row = {hidden.data(), nullptr, nullptr, 1, dim, -1.0f};
+    a.sum = sum.data(), a.hidden = hidden.data(), a.fetched_ids = fetched.data();
+    a.n_used = 8, a.n_experts = n_experts, a.dim = dim, a.layer = i % 48, a.copies = true;
+    for (std::int32_t d = 0; d < n_guessed; ++d)
+      a.guesses.layers[d] = {weights(i + 24 * (d + 1)), norm.data(), host->guesses + d * n_experts};
+    a.guesses.row = row.data(), a.guesses.eps = 1e-6f, a.guesses.n_layers = n_guessed;
+    return a;
+  };
+  double const bytes = double(layer) * 4;
+  auto const tell = [&](std::string const& what, double s, double n) { b.tell(fmt::format("{}, dim {}", what, dim), s, bytes * n, 0); };
+  tell("router 1 tokens", b.device.graph_seconds(96, [&](int i) { b.device.launch(k.fused_matmul, router_of(i).own); }), 1);
+  tell("router_ahead 1 tokens", b.device.graph_seconds(96, [&](int i) { b.device.launch(k.router_ahead, router_of(i)); }), 1);
+  for (std::int32_t const n : {0, 1, GuessArgs::max_layers}) {
+    if (k.help == nullptr) break;
+    double const s = b.device.graph_seconds(96, [&](int i) {
+      b.device.launch(k.router_ahead, router_of(i));
+      b.device.launch(k.help, end_of(i, n));
+    });
+    tell(fmt::format("router_ahead, help, {} guessed", n), s, 1 + n);
   }
-  check(cudaFreeHost(guesses));
+  check(cudaFreeHost(host));
 }
 
 void run(Choice const& choice) {
@@ -334,7 +359,7 @@ void run(Choice const& choice) {
   });
   if (choice.wants("small")) {
     for (std::int32_t const n : {1, 1024}) bench_small(b, n);
-    bench_router(b);
+    for (std::int32_t const dim : {2048, 4096}) bench_router(b, dim);
   }
   if (choice.wants("few")) {
     for (DType const type : types) {

@@ -151,6 +151,7 @@ struct RouterAheadArgs;
 class Team;
 struct TeamActivity;
 struct ExpertGuess;
+struct GuessArgs;
 struct AttentionHelpLog;
 struct AttentionMail;
 struct HelpArgs;

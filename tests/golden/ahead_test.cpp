@@ -1,4 +1,4 @@
-// Experts that come ahead of their layers, on guesses of a device that computes meanwhile (RouterAheadArgs): right ones and wrong ones, in
+// Experts that come ahead of their layers, on guesses of a device that computes meanwhile (GuessArgs): right ones and wrong ones, in
 // time, and between a layer's look and its request. Copies are held back to have each of it at will.
 #include <algorithm>
 #include <atomic>
@@ -52,10 +52,15 @@ Routes routes_of(std::shared_ptr<Transformer const> const& model, std::vector<st
 class Guesser {
  public:
   Guesser(Rig& rig, Routes const& routes, bool right) : rig_(&rig), routes_(&routes), right_(right) {
-    rig.device.router = [this](RouterAheadArgs const& a) { router(a); };
-    rig.device.before_help = [this](HelpArgs const& a) {
+    rig.device.before_router = [this](RouterAheadArgs const& a) {
+      if (a.layer == 0) target_ = -1, ++step_;
+      if (a.layer == target_ && before_look) before_look();
+      experts_ = a.experts;
+    };
+    rig.device.before_help = [this](HelpArgs& a) {
       if (a.layer == target_ && when_looked) when_looked(a);
-      layer_ = a.layer + 1;
+      guess(a);
+      a.guesses.n_layers = 0;
     };
   }
   /// Before the layer of that guess looks which of its experts are there; after it has. On the device's thread.
@@ -65,22 +70,18 @@ class Guesser {
   std::atomic<std::uint64_t> n_steps{0};  ///< that had one
 
  private:
-  void router(RouterAheadArgs const& a) {
-    if (layer_ >= n_layers) layer_ = 0, target_ = -1, ++step_;
-    if (layer_ == target_ && before_look) before_look();
-    RouterAheadArgs own = a;
-    own.n_ahead = 0;
-    reference::router_ahead(own);
+  void guess(HelpArgs const& a) {
     bool const first = target_ < 0;
-    for (std::int32_t d = 0; d < a.n_ahead && target_ < 0; ++d) {
+    layer_ = a.layer;
+    for (std::int32_t d = 0; d < a.guesses.n_layers && target_ < 0; ++d) {
       if (misses(a, d)) target_ = layer_ + 1 + d;
     }
     std::uint64_t const n_before = rig_->copy.n_submitted;
     if (first && target_ >= 0) holds = true;
-    for (std::int32_t d = 0; d < a.n_ahead; ++d) {
+    for (std::int32_t d = 0; d < a.guesses.n_layers; ++d) {
       for (std::int32_t e = 0; e < a.n_experts; ++e) {
         auto const word = std::bit_cast<std::uint64_t>(ExpertGuess{is_guessed(d, e) ? 1.0f : 0.0f, std::uint32_t(a.state->step)});
-        std::atomic_ref(reinterpret_cast<std::uint64_t&>(a.ahead[d].guesses[e])).store(word);
+        std::atomic_ref(reinterpret_cast<std::uint64_t&>(a.guesses.layers[d].guesses[e])).store(word);
       }
     }
     if (!first || target_ < 0) return;
@@ -89,12 +90,12 @@ class Guesser {
   }
   bool is_guessed(std::int32_t d, std::int32_t e) const { return (*routes_)[step_][std::size_t(layer_ + 1 + d)].contains(e) == right_; }
   /// Of as many as the host takes; tables of layers follow each other.
-  bool misses(RouterAheadArgs const& a, std::int32_t d) const {
+  bool misses(HelpArgs const& a, std::int32_t d) const {
     std::size_t n = 0;
     for (std::int32_t e = 0; e < a.n_experts && n < (*routes_)[0][0].size(); ++e) {
       if (!is_guessed(d, e)) continue;
       ++n;
-      auto& gate = const_cast<void const*&>(a.experts[(1 + d) * a.n_experts + e].gate);
+      auto& gate = const_cast<void const*&>(experts_[(1 + d) * a.n_experts + e].gate);
       if (std::atomic_ref(gate).load() == nullptr) return true;
     }
     return false;
@@ -103,7 +104,8 @@ class Guesser {
   Rig* rig_;
   Routes const* routes_;
   bool right_;
-  std::int32_t layer_ = n_layers, target_ = -1;
+  ExpertGroup const* experts_ = nullptr;  // the device's table of the layer
+  std::int32_t layer_ = 0, target_ = -1;
   std::size_t step_ = ~std::size_t{0};
 };
 
@@ -140,6 +142,39 @@ TEST_CASE("ahead: whatever is guessed, in time or not, logits stay", "[golden][h
       }
     }
   }
+}
+
+TEST_CASE("ahead: guesses are of the row that the layer's router had, whatever became of it since", "[golden][helped]") {
+  Fixture const x;
+  for (double const cache_share : {0.25, 0.5}) {
+    Rig rig(x.model, options(cache_share, 0.5f));
+    // On the device's thread, read once it is idle.
+    std::vector<float> row;
+    std::int32_t layer = -1;
+    std::size_t n_same = 0, n_other = 0, n_apart = 0;
+    rig.device.before_router = [&](RouterAheadArgs const& a) {
+      row.assign(a.own.x, a.own.x + a.own.dim);
+      layer = a.layer;
+      n_other += (a.row != nullptr) != (a.layer + 1 < n_layers);
+    };
+    rig.device.before_help = [&](HelpArgs& a) {
+      n_other += a.guesses.n_layers != std::min(GuessArgs::max_layers, n_layers - 1 - a.layer);
+      if (a.guesses.n_layers == 0) return;
+      bool const same = layer == a.layer && std::equal(row.begin(), row.end(), a.guesses.row) &&
+                        a.state->row == a.state->step * 1024 + std::uint64_t(a.layer) + 1;
+      ++(same ? n_same : n_other);
+      n_apart += a.guesses.row != a.hidden;
+    };
+    CHECK(worst_difference(rig.all(x.f.tokens, {1}), x.expected, x.range()) < tolerance);
+    CHECK(n_other == 0);
+    CHECK(n_same >= (n_layers - 1) * x.f.tokens.size());
+    CHECK(n_apart == n_same);
+  }
+  Rig rig(x.model, options(0.5, 0.5f, LookAhead::never));
+  std::size_t n_guesses = 0;
+  rig.device.before_help = [&](HelpArgs& a) { n_guesses += std::size_t(a.guesses.n_layers); };
+  rig.all(x.f.tokens, {1});
+  CHECK(n_guesses == 0);
 }
 
 // In the next cases all that is missing is fetched, so that no copies but those of guesses are made.
@@ -214,7 +249,29 @@ TEST_CASE("ahead: what is brought for later never outnumbers the entries of copi
     rig.copy.may_go = [&] { return !holds; };
     // On the device's thread: within a step nobody comes before its last layer asks.
     std::uint64_t most = 0;
-    rig.device.before_help = [&](HelpArgs const& a) {
+    std::atomic<std::uint64_t> n_guesses = 0;
+    ExpertGroup const* experts = nullptr;
+    auto const guess = [&](HelpArgs const& a) {
+      std::int32_t const n_used = x.model->config().layers.front().experts.n_experts_used;
+      auto const is_there = [&](std::int32_t d, std::int32_t e) {
+        auto& gate = const_cast<void const*&>(experts[(1 + d) * a.n_experts + e].gate);
+        return std::atomic_ref(gate).load() != nullptr;
+      };
+      for (std::int32_t d = 0; d < a.guesses.n_layers; ++d) {
+        std::int32_t n = 0;
+        for (std::int32_t e = 0; e < a.n_experts; ++e) n += is_there(d, e);
+        if (!guesses_cached || n < n_used) return;  // a layer's guesses are for all that it will choose
+      }
+      for (std::int32_t d = 0; d < a.guesses.n_layers; ++d) {
+        for (std::int32_t e = 0; e < a.n_experts; ++e) {
+          auto const word = std::bit_cast<std::uint64_t>(ExpertGuess{is_there(d, e) ? 1.0f : 0.0f, std::uint32_t(a.state->step)});
+          std::atomic_ref(reinterpret_cast<std::uint64_t&>(a.guesses.layers[d].guesses[e])).store(word);
+        }
+      }
+      n_guesses += a.guesses.n_layers > 0;
+    };
+    rig.device.before_router = [&](RouterAheadArgs const& a) { experts = a.experts; };
+    rig.device.before_help = [&](HelpArgs& a) {
       if (a.layer == n_deep - 1) {
         most = std::max(most, rig.copy.n_submitted - rig.copy.n_done);
         holds = false;
@@ -222,29 +279,8 @@ TEST_CASE("ahead: what is brought for later never outnumbers the entries of copi
         wait_for_copies(rig);
         holds = true;
       }
-    };
-    std::atomic<std::uint64_t> n_guesses = 0;
-    rig.device.router = [&](RouterAheadArgs const& a) {
-      RouterAheadArgs own = a;
-      own.n_ahead = 0;
-      reference::router_ahead(own);
-      std::int32_t const n_used = x.model->config().layers.front().experts.n_experts_used;
-      auto const is_there = [&](std::int32_t d, std::int32_t e) {
-        auto& gate = const_cast<void const*&>(a.experts[(1 + d) * a.n_experts + e].gate);
-        return std::atomic_ref(gate).load() != nullptr;
-      };
-      for (std::int32_t d = 0; d < a.n_ahead; ++d) {
-        std::int32_t n = 0;
-        for (std::int32_t e = 0; e < a.n_experts; ++e) n += is_there(d, e);
-        if (!guesses_cached || n < n_used) return;  // a layer's guesses are for all that it will choose
-      }
-      for (std::int32_t d = 0; d < a.n_ahead; ++d) {
-        for (std::int32_t e = 0; e < a.n_experts; ++e) {
-          auto const word = std::bit_cast<std::uint64_t>(ExpertGuess{is_there(d, e) ? 1.0f : 0.0f, std::uint32_t(a.state->step)});
-          std::atomic_ref(reinterpret_cast<std::uint64_t&>(a.ahead[d].guesses[e])).store(word);
-        }
-      }
-      n_guesses += a.n_ahead > 0;
+      guess(a);
+      a.guesses.n_layers = 0;
     };
     CHECK(worst_difference(rig.all(x.f.tokens, {1}), x.expected, x.range()) < tolerance);
     CHECK(most > std::uint64_t(most_on_way));

@@ -438,10 +438,11 @@ struct HelpMail {
   std::int32_t has_sum = 0;
   TransferArgs::Part parts[max_parts];
 };
-/// On the device: a copy of HelpMail::step, and the step's newest request whose parts are listed, 0 before the first.
+/// On the device: a copy of HelpMail::step; the rest is 0 when a step begins. The step's newest request whose parts are listed.
 struct HelpState {
   std::uint64_t step = 0, decided = 0;
   std::uint64_t failed = 0;  ///< the step's newest request that has no answer
+  std::uint64_t row = 0;     ///< of whom RouterAheadArgs::row is, numbered as its request would be
 };
 
 /// What a layer's HelpArgs leave behind, in the host's memory, to be read once the step has ended. Times are the device's own clock.
@@ -452,6 +453,30 @@ struct HelpLog {
   std::uint64_t begin_ns = 0, end_ns = 0;
   std::uint64_t asked_ns = 0;                     ///< 0 where there was no request: then the next two are of an earlier one
   std::uint64_t decided_ns = 0, answered_ns = 0;  ///< when the device saw it, or stopped waiting
+};
+
+/// What a layer's router makes of a row that is yet to reach the layer. One word of the host's memory, so that it is seen whole.
+struct alignas(8) ExpertGuess {
+  float score = 0;
+  std::uint32_t step = 0;  ///< the lower half of HelpState::step; of another step: nothing yet
+};
+
+/// Guesses for later layers, to the host: a layer's row through their norms and routers. They are hints: a device may leave them out, where
+/// rows are irregular. They go with the op that ends the layer's experts (HelpArgs), and not with its router, since whoever comes behind a
+/// launch waits for all of it; they need not wait for what that op waits for, but for RouterAheadArgs::row.
+struct GuessArgs {
+  static constexpr int max_layers =
+      3;  ///< in synthetic routing 88, 86 and 82 % of what one, two and three layers on choose is guessed; a
+          ///< copy takes as long as a layer that waits for nothing, so three layers have time for two or three
+  struct Layer {
+    float const* w = nullptr;            ///< [n_experts, dim]
+    float const* norm_weight = nullptr;  ///< [dim], or null for ones
+    ExpertGuess* guesses = nullptr;      ///< [n_experts], in the host's memory
+  };
+  Layer layers[max_layers];
+  float const* row = nullptr;  ///< [dim]: RouterAheadArgs::row
+  float eps = 0;
+  std::int32_t n_layers = 0;
 };
 
 /// Ends the routed experts of one row: hidden += sum, sum = 0. Where an expert that the router chose has null for its matrices, first asks
@@ -476,37 +501,23 @@ struct HelpArgs {
   float* host_row = nullptr;             ///< [dim]: as row.y
   float const* host_sum = nullptr;       ///< [dim]: read after HelpMail::answered, where has_sum
   std::int32_t n_used = 0, n_experts = 0, dim = 0, layer = 0;
+  GuessArgs guesses{};                           ///< of n_experts scores each, posted before the host is waited for
   bool copies = false;                           ///< whether parts of many bytes may be listed
   std::uint64_t patience_ns = help_patience_ns;  ///< with which a request is waited for
-};
-
-/// What a layer's router makes of a row that is yet to reach the layer. One word of the host's memory, so that it is seen whole.
-struct alignas(8) ExpertGuess {
-  float score = 0;
-  std::uint32_t step = 0;  ///< the lower half of HelpState::step; of another step: nothing yet
 };
 
 /// A router's scores for one row of a step that is helped; and beside them, in the same launch:
 ///   - where the layer's experts are now, once for all who ask. The host's copies enter experts in the device's table at any time, while
 ///     kernels run: the weights first, then up and down, then the gate. Who computes what is there and who asks for what is not must have
 ///     seen the same, so both read the copy;
-///   - guesses for later layers, to the host: the same row through their norms and routers. They are hints: a device may leave them
-///     out, where rows are irregular.
+///   - the row, for GuessArgs, which come when it may have been overwritten, or before whoever is between them has ended.
 struct RouterAheadArgs {
-  static constexpr int max_ahead = 3;  ///< in synthetic routing 88, 86 and 82 % of what one, two and three layers on choose is guessed; a
-                                       ///< copy takes as long as a layer that waits for nothing, so three layers have time for two or three
-  struct Ahead {
-    float const* w = nullptr;            ///< [n_experts, dim]
-    float const* norm_weight = nullptr;  ///< [dim], or null for ones
-    ExpertGuess* guesses = nullptr;      ///< [n_experts], in the host's memory
-  };
-  FusedMatmulArgs own;  ///< the scores: one part of n_experts rows, one token, `store`; or no part, where somebody else computes them.
-                        ///< x, dim and eps are the guesses', too
-  Ahead ahead[max_ahead];
-  HelpState const* state = nullptr;      ///< whose step the guesses are of
+  FusedMatmulArgs own;  ///< the scores: one part of n_experts rows, one token, `store`; or no part, where somebody else computes them
   ExpertGroup const* experts = nullptr;  ///< [n_experts]: the device's table
   ExpertGroup* seen = nullptr;           ///< [n_experts]: receives it; null for all three matrices where an expert was not there
-  std::int32_t n_ahead = 0, n_experts = 0;
+  float* row = nullptr;                  ///< [dim]: receives own.x; null where nobody guesses
+  HelpState* state = nullptr;            ///< HelpState::row, behind the row
+  std::int32_t n_experts = 0, layer = 0;
 };
 
 /// As HelpMail, for a device that asks for attention.

@@ -47,9 +47,10 @@ struct ActivationLayout {
   std::size_t help_zeros;     ///< [dim], on the host
   std::size_t help_log;       ///< [n_layers + 1], on the host; the last: of the step's begin
   std::size_t help_sum;       ///< [dim], on the device
-  std::size_t help_guesses;   ///< [n_layers, RouterAheadArgs::max_ahead, n_experts], on the host: by the layer that guessed
+  std::size_t help_guesses;   ///< [n_layers, GuessArgs::max_layers, n_experts], on the host: by the layer that guessed
   std::size_t help_entries;   ///< [ahead_entries], on the host: what copies write into the device's table behind an expert's weights
   std::size_t help_seen;      ///< [n_experts], on the device: its table of a layer as the layer saw it
+  std::size_t help_row;       ///< [dim], on the device: a layer's row, for its guesses
   std::size_t help_kv;        ///< of HelpedAttention: AttentionMail and logs [n_layers] on the host, the step on the device
   std::size_t expert_tables;  ///< of layers whose experts are all in VRAM: where. On the host, what is copied there
   std::size_t step, step_bytes;
@@ -156,9 +157,10 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.help_zeros = take(dim * is_moe, sizeof(float));
   l.help_log = take((config.layers.size() + 1) * is_moe, sizeof(HelpLog));
   l.help_sum = take(dim * is_moe, sizeof(float));
-  l.help_guesses = take(config.layers.size() * std::size_t(RouterAheadArgs::max_ahead) * std::size_t(n_experts), sizeof(ExpertGuess));
+  l.help_guesses = take(config.layers.size() * std::size_t(GuessArgs::max_layers) * std::size_t(n_experts), sizeof(ExpertGuess));
   l.help_entries = take(is_moe * std::size_t(ahead_entries), sizeof(ExpertGroup));
   l.help_seen = take(std::size_t(n_experts), sizeof(ExpertGroup));
+  l.help_row = take(dim * is_moe, sizeof(float));
   l.help_kv = take(sizeof(AttentionMail) + config.layers.size() * sizeof(AttentionHelpLog), 1);
   l.step_bytes = step_bytes;
   l.step = take(step_bytes, 1);

@@ -13,7 +13,7 @@
 
 namespace tiered {
 
-/// The host's side of RouterAheadArgs. Each layer's guesses have memory of their own, so none is overwritten within a step; what a later
+/// The host's side of GuessArgs. Each layer's guesses have memory of their own, so none is overwritten within a step; what a later
 /// layer guesses of a third one replaces what an earlier one did: it has seen more of the row. One thread.
 class ExpertsAhead {
  public:
@@ -43,7 +43,7 @@ class ExpertsAhead {
   std::optional<ShardId> next(std::int32_t distance, FunctionRef<bool(ShardId)> wants);
 
  private:
-  /// A layer whose router guesses.
+  /// A layer behind whose router guesses are made.
   struct Source {
     std::int32_t layer = 0;
     std::vector<std::int32_t> targets;

@@ -100,7 +100,7 @@ class FewRouted {
   // layer whose experts are all in VRAM takes as long as in a plan that has all of them there. The order of summation is: hidden row, sum
   // of the experts in VRAM, the host's, fetched ones.
   //
-  // Between requests the link brings what the device guesses that the next layers will choose (RouterAheadArgs), into rooms that are free:
+  // Between requests the link brings what the device guesses that the next layers will choose (GuessArgs), into rooms that are free:
   // a few are kept so. Such an expert's copy enters it in the device's table by itself, behind its weights, while the device computes.
   // Why no expert is computed twice, left out, or read before it is there:
   //   - a layer looks at the device's table once, when its router runs, into a copy that all its kernels read, and a request says what was
@@ -129,8 +129,9 @@ class FewRouted {
   /// Whether steps enqueued for this plan guess: then routers are enqueued by enqueue_router(). Where nothing can be missing, or the link
   /// is no help, or the device knows no such op, they do not.
   bool looks_ahead() const { return looks_ahead_; }
-  /// A layer's router: `args` but for where the host's and the device's tables are, with guesses for `targets`.
-  void enqueue_router(std::int32_t layer, RouterAheadArgs args, std::span<std::int32_t const> targets);
+  /// A layer's router: `args` but for where the host's and the device's tables are; guesses for `targets`, likewise, go with enqueue() of
+  /// the same layer, which is next.
+  void enqueue_router(RouterAheadArgs args, GuessArgs guesses, std::span<std::int32_t const> targets);
   /// Keeps a copy or two of guessed experts under way. False where there was nothing to do; takes some microseconds where there was.
   bool look_ahead();
   /// Has the host's caches read what it will probably compute of the next layer that misses something. False where there was nothing to do.
@@ -265,6 +266,7 @@ class FewRouted {
   bool has_mail_ = false;
   bool looks_ahead_ = false;
   ExpertsAhead ahead_;
+  GuessArgs guesses_;                              // of the layer that is being enqueued
   std::vector<Ticket> on_way_;                     // of copies ahead that may not be done yet
   std::vector<ShardId> guessed_;                   // brought ahead in this step
   std::vector<ShardId> unproven_;                  // brought ahead, not used so far: the first to go

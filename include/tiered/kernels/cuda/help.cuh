@@ -2,13 +2,16 @@
 ///
 /// One block does it all where nothing is missing: a microsecond or two. Where something is, it asks and adds, and other blocks copy what
 /// the host lists straight out of its memory: no copy engine, whose hand-overs cost more than the waiting. Blocks begin in order; the first
-/// waits for the host, the others for the first: so none holds up another, even where not all are there at once.
+/// waits for the host, the others for the first: so none holds up another, even where not all are there at once. Those between, which guess
+/// (guess.cuh), wait for no block of this launch.
 #pragma once
 
 #include <cstdint>
 
 #include "tiered/kernels/args.hpp"
+#include "tiered/kernels/cuda/guess.cuh"
 #include "tiered/kernels/cuda/launch.cuh"
+#include "tiered/kernels/cuda/words.cuh"
 
 namespace tiered::cuda {
 namespace detail {
@@ -16,34 +19,6 @@ namespace detail {
 inline constexpr int help_threads = 512;
 inline constexpr int help_copiers = 48;        ///< blocks that copy: with four loads of each thread more than a link's latency takes in
 inline constexpr int help_small_bytes = 4096;  ///< parts up to so many bytes are the first block's
-
-__device__ __forceinline__ std::uint64_t load_system(std::uint64_t const* from) {
-  std::uint64_t v;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(__cvta_generic_to_global(from)) : "memory");
-  return v;
-}
-__device__ __forceinline__ std::uint64_t load_device(std::uint64_t const* from) {
-  std::uint64_t v;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(__cvta_generic_to_global(from)) : "memory");
-  return v;
-}
-__device__ __forceinline__ std::uint32_t load_system(std::uint32_t const* from) {
-  std::uint32_t v;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(__cvta_generic_to_global(from)) : "memory");
-  return v;
-}
-__device__ __forceinline__ void store_system(std::uint64_t* to, std::uint64_t v) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(v) : "memory");
-}
-__device__ __forceinline__ void store_device(std::uint64_t* to, std::uint64_t v) {
-  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(v) : "memory");
-}
-
-__device__ __forceinline__ std::uint64_t now_ns() {
-  std::uint64_t v;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(v));
-  return v;
-}
 
 /// False where the host has given up, or is given up here. One thread.
 template <class Mail>
@@ -158,13 +133,19 @@ __device__ inline void add_sums(HelpArgs const& a, bool adds) {
   for (int i = done + int(threadIdx.x); i < a.dim; i += help_threads) add_one(i);
 }
 
-__global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ HelpArgs const a) {
+/// Block 0 asks and adds, the next n_guess guess, the others copy.
+__global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ HelpArgs const a, int n_guess) {
   __shared__ int is_decided, is_answered;
-  int const thread = int(threadIdx.x);
+  int const thread = int(threadIdx.x), block = int(blockIdx.x);
+  if (block > 0 && block <= n_guess) {
+    let_next_start();
+    guess(a, block - 1);
+    return wait_for_previous();
+  }
   wait_for_previous();
   let_next_start();
   if (a.n_used == 0) {
-    if (thread == 0 && blockIdx.x == 0) a.log->begin_ns = now_ns();
+    if (thread == 0 && block == 0) a.log->begin_ns = now_ns();
     return;
   }
   int const id = thread < a.n_used ? a.ids[thread] : -1;
@@ -172,7 +153,7 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
   unsigned const absent_places = __ballot_sync(~0u, absent);  // of the first warp, which has all places
   bool const missing = __syncthreads_or(absent) != 0;
   std::uint64_t const number = a.state->step * 1024 + std::uint64_t(a.layer) + 1;
-  if (blockIdx.x != 0) {
+  if (block != 0) {
     // On a small device, or one that others use too, a block may begin after the first one has changed the table: `decided` tells.
     if (thread == 0) {
       is_decided = missing || load_device(&a.state->decided) >= number;
@@ -180,7 +161,7 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
       }
     }
     __syncthreads();
-    if (is_decided && load_device(&a.state->failed) != number) copy_parts(a.mail, false, int(blockIdx.x) - 1, int(gridDim.x) - 1);
+    if (is_decided && load_device(&a.state->failed) != number) copy_parts(a.mail, false, block - n_guess - 1, int(gridDim.x) - n_guess - 1);
     return;
   }
   if (thread < a.n_used) {
@@ -219,9 +200,10 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
 }  // namespace detail
 
 inline int help(HelpArgs const& a, Queue queue) {
-  if (a.n_used > HelpLog::max_used) return int(cudaErrorInvalidValue);
-  int const blocks = a.copies ? 1 + detail::help_copiers : 1;
-  return launch_kernel(detail::help_kernel, unsigned(blocks), detail::help_threads, 0, native(queue), a);
+  if (a.n_used > HelpLog::max_used || a.guesses.n_layers > GuessArgs::max_layers) return int(cudaErrorInvalidValue);
+  static_assert(detail::help_threads == detail::guess_threads);
+  int const n_guess = detail::guess_blocks(a), blocks = 1 + n_guess + (a.copies ? detail::help_copiers : 0);
+  return launch_kernel(detail::help_kernel, unsigned(blocks), detail::help_threads, 0, native(queue), a, n_guess);
 }
 
 }  // namespace tiered::cuda

@@ -61,9 +61,26 @@ inline bool ask(HelpArgs const& a, std::uint32_t missing) {
 
 }  // namespace detail
 
+/// By whose number stands beside the row.
+inline void guess(HelpArgs const& a) {
+  GuessArgs const& g = a.guesses;
+  for (std::int32_t l = 0; l < g.n_layers; ++l) {
+    std::vector<float> const x = detail::normed_rows(g.row, g.layers[l].norm_weight, 1, a.dim, g.eps, true);
+    for (std::int32_t e = 0; e < a.n_experts; ++e) {
+      double sum = 0;
+      for (std::int32_t i = 0; i < a.dim; ++i) sum += double(g.layers[l].w[std::int64_t(e) * a.dim + i]) * double(x[std::size_t(i)]);
+      ExpertGuess const guess{float(sum), std::uint32_t(a.state->row / 1024)};
+      std::uint64_t word = 0;
+      std::memcpy(&word, &guess, sizeof word);
+      std::atomic_ref(reinterpret_cast<std::uint64_t&>(g.layers[l].guesses[e])).store(word, std::memory_order_release);
+    }
+  }
+}
+
 /// Times of the log are 0, or 1 where there was a request.
 inline void help(HelpArgs const& a) {
   if (a.n_used == 0) return;
+  guess(a);
   std::uint32_t missing = 0;
   for (std::int32_t j = 0; j < a.n_used; ++j) {
     std::int32_t const id = a.ids[j];
@@ -89,17 +106,9 @@ inline void router_ahead(RouterAheadArgs const& a, ActivationRule rule = f32_act
     a.seen[e] = there ? ExpertGroup{entry.gate, entry.up, entry.down, 0, 0} : ExpertGroup{};
   }
   if (a.own.n_parts > 0) fused_matmul(a.own, rule);
-  for (std::int32_t d = 0; d < a.n_ahead; ++d) {
-    std::vector<float> const x = detail::normed_rows(a.own.x, a.ahead[d].norm_weight, 1, a.own.dim, a.own.eps, true);
-    for (std::int32_t e = 0; e < a.n_experts; ++e) {
-      double sum = 0;
-      for (std::int32_t i = 0; i < a.own.dim; ++i) sum += double(a.ahead[d].w[std::int64_t(e) * a.own.dim + i]) * double(x[std::size_t(i)]);
-      ExpertGuess const guess{float(sum), std::uint32_t(a.state->step)};
-      std::uint64_t word = 0;
-      std::memcpy(&word, &guess, sizeof word);
-      std::atomic_ref(reinterpret_cast<std::uint64_t&>(a.ahead[d].guesses[e])).store(word, std::memory_order_release);
-    }
-  }
+  if (a.row == nullptr) return;
+  std::copy_n(a.own.x, a.own.dim, a.row);
+  a.state->row = a.state->step * 1024 + std::uint64_t(a.layer) + 1;
 }
 
 }  // namespace tiered::reference

@@ -73,7 +73,7 @@ void Transformer::experts(std::int32_t l, ExecContext& ctx) const {
   std::size_t const n = std::size_t(ctx.n_rows());
   Activations x = normed(w.ffn_norm, ctx);
   float* const scores = ctx.scratch<float>(n * std::size_t(e.n_experts));
-  std::array<RouterAhead, RouterAheadArgs::max_ahead> ahead;
+  std::array<RouterAhead, GuessArgs::max_layers> ahead;
   std::size_t n_ahead = 0;
   for (std::size_t next = std::size_t(l) + 1; next < config_.layers.size() && n_ahead < ahead.size(); ++next) {
     LayerConfig const& c = config_.layers[next];

@@ -103,27 +103,31 @@ std::byte const* Executor::resident(WeightId id) {
   return image_->vram.resident[std::size_t(w.shard)] == VramLayout::none ? nullptr : whole(w);
 }
 
-/// In steps that are helped the same launch notes which of the layer's experts are there, and guesses what the next layers will choose.
+/// In steps that are helped the same launch notes which of the layer's experts are there, and hands on the row for guesses of what the next
+/// layers will choose.
 void Executor::router(RouterRequest const& r, Activations& x) {
   if (!env_.helps || !routed_.few().looks_ahead()) return ExecContext::router(r, x);
   ProductRequest const own{r.router, r.scores};
   RouterAheadArgs args;
+  GuessArgs guesses;
   bool const pending = !x.normed();
   if (!fused_args(args.own, {&own, 1}, x, FusedMatmulArgs::Then::store)) {
     ExecContext::router(r, x);
     args.own.n_parts = 0;
   }
   args.n_experts = p_.table.weight(r.router).rows;
-  std::int32_t layers[RouterAheadArgs::max_ahead] = {};
+  args.layer = r.layer;
+  guesses.eps = args.own.eps;
+  std::int32_t layers[GuessArgs::max_layers] = {};
   for (RouterAhead const& ahead : r.ahead) {
     Weight const &w = p_.table.weight(ahead.router), &norm = p_.table.weight(ahead.norm);
     bool const fits = pending && args.own.n_parts > 0 && w.dtype == DType::f32 && norm.dtype == DType::f32 && w.rows == args.n_experts;
     std::byte const *const data = fits ? resident(ahead.router) : nullptr, *const norm_data = fits ? resident(ahead.norm) : nullptr;
-    if (data == nullptr || norm_data == nullptr || args.n_ahead == RouterAheadArgs::max_ahead) break;
-    layers[args.n_ahead] = ahead.layer;
-    args.ahead[args.n_ahead++] = {reinterpret_cast<float const*>(data), reinterpret_cast<float const*>(norm_data), nullptr};
+    if (data == nullptr || norm_data == nullptr || guesses.n_layers == GuessArgs::max_layers) break;
+    layers[guesses.n_layers] = ahead.layer;
+    guesses.layers[guesses.n_layers++] = {reinterpret_cast<float const*>(data), reinterpret_cast<float const*>(norm_data), nullptr};
   }
-  routed_.few().enqueue_router(r.layer, args, {layers, std::size_t(args.n_ahead)});
+  routed_.few().enqueue_router(args, guesses, {layers, std::size_t(guesses.n_layers)});
 }
 
 void Executor::matmul_add(WeightId id, Activations& x, float* spare, float const* bias) {

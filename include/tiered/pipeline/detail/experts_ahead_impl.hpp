@@ -23,12 +23,12 @@ ExpertGuess ExpertsAhead::read(ExpertGuess& guess) {
 }
 
 ExpertGuess* ExpertsAhead::guesses(std::int32_t layer, std::int32_t place) const {
-  std::size_t const row = std::size_t(layer) * std::size_t(RouterAheadArgs::max_ahead) + std::size_t(place);
+  std::size_t const row = std::size_t(layer) * std::size_t(GuessArgs::max_layers) + std::size_t(place);
   return reinterpret_cast<ExpertGuess*>(env_->host_base + env_->layout->help_guesses) + row * std::size_t(env_->layout->n_experts);
 }
 
 void ExpertsAhead::open_mail() {
-  std::size_t const n = env_->config->layers.size() * std::size_t(RouterAheadArgs::max_ahead) * std::size_t(env_->layout->n_experts);
+  std::size_t const n = env_->config->layers.size() * std::size_t(GuessArgs::max_layers) * std::size_t(env_->layout->n_experts);
   std::uninitialized_fill_n(guesses(0, 0), n, ExpertGuess{});  // step 0: there is none
 }
 

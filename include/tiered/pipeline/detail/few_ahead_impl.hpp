@@ -44,12 +44,16 @@ void FewRouted::set_reserve() {
   reserve_bytes_ = n * largest;
 }
 
-void FewRouted::enqueue_router(std::int32_t layer, RouterAheadArgs args, std::span<std::int32_t const> targets) {
+void FewRouted::enqueue_router(RouterAheadArgs args, GuessArgs guesses, std::span<std::int32_t const> targets) {
+  auto* const row = reinterpret_cast<float*>(env_->device_base + env_->layout->help_row);
   args.state = reinterpret_cast<HelpState*>(env_->device_base + env_->layout->help);
-  args.experts = addresses_.of_layer(layer);
+  args.experts = addresses_.of_layer(args.layer);
   args.seen = seen_by_device();
-  for (std::size_t i = 0; i < targets.size(); ++i) args.ahead[i].guesses = ahead_.guesses(layer, std::int32_t(i));
-  ahead_.set_targets(layer, targets);
+  args.row = targets.empty() ? nullptr : row;
+  for (std::size_t i = 0; i < targets.size(); ++i) guesses.layers[i].guesses = ahead_.guesses(args.layer, std::int32_t(i));
+  guesses.row = row;
+  guesses_ = guesses;
+  ahead_.set_targets(args.layer, targets);
   tiered::launch(env_->device.kernels().router_ahead, args, env_->device.queue());
 }
 

@@ -56,7 +56,7 @@ void FewRouted::enqueue_step() {
   args.parts[1] = {host_at<float>(l.help_zeros), env_->device_base + l.help_sum, env_->config->dim * std::int32_t(sizeof(float))};
   // Another plan may have had its rows where this is: any number could stand there.
   args.parts[2] = {host_at<float>(l.help_zeros), &reinterpret_cast<HelpState*>(env_->device_base + l.help)->decided,
-                   std::int32_t(2 * sizeof(std::uint64_t))};
+                   std::int32_t(sizeof(HelpState) - offsetof(HelpState, decided))};
   args.n_parts = 3;
   tiered::launch(env_->device.kernels().transfer, args, env_->device.queue());
   if (env_->trace == nullptr) return;
@@ -103,6 +103,7 @@ HelpArgs FewRouted::help_args(RoutedRows const& rows) const {
   help.n_experts = rows.config->experts.n_experts;
   help.dim = env_->config->dim;
   help.layer = rows.layer;
+  if (looks_ahead_) help.guesses = guesses_;
   help.copies = env_->plan->fetched_misses > 0;
   if (env_->help_patience_ns > 0) help.patience_ns = env_->help_patience_ns;
   return help;
