@@ -64,11 +64,13 @@ class Experts {
     if (quantizes_) quantize<typename Kernels::Leaf>({a_.x, x_q8_, a_.n_tokens, a_.dim}, team_);
     if (x_panels_ != nullptr) pack_groups(a_.x, tokens_, a_.dim, x_panels_);
     if (is_one_loop()) return run_as_one_loop();
-    for_tiles(a_.hidden_dim, a_.dim, a_.gate_type, gate_.row_step >= up_.row_step ? gate_ : up_,
-              [this](Place at, Range rows) { gate_and_up(at, rows); });
+    for_tiles(a_.hidden_dim, a_.dim, a_.gate_type, gate_.row_step >= up_.row_step ? gate_ : up_, [this](Place at, Range rows) {
+      void const* const then = rows.end < a_.hidden_dim ? row_of(a_.groups[at.group].gate, a_.gate_type, a_.dim, rows.end) : nullptr;
+      gate_and_up(at, rows, then);
+    });
     if (down_.activation == DType::act_q8) quantize<typename Kernels::Leaf>({hidden_, hidden_converted_, a_.n_slots, a_.hidden_dim}, team_);
     if (down_.activation == DType::act_bf16) pack_groups(hidden_, nullptr, a_.hidden_dim, hidden_converted_);
-    for_tiles(a_.dim, a_.hidden_dim, a_.down_type, down_, [this](Place at, Range rows) { down(at, rows); });
+    for_tiles(a_.dim, a_.hidden_dim, a_.down_type, down_, [this](Place at, Range rows) { down(at, rows, nullptr); });
   }
   float const* y() const { return y_; }
 
@@ -93,7 +95,8 @@ class Experts {
 
   /// Both halves of all groups: between loops all members wait for the slowest, which of a few experts' work is a large part. Tiles are
   /// handed out in order, those of `down` behind all of gate and up; one waits only for the hidden rows of its own group, whose tiles
-  /// somebody has begun long before.
+  /// somebody has begun long before. A member takes its next tile before it begins one, so that weights come from memory without a gap;
+  /// it holds two of gate and up then, which wait for nothing, or waits with one that comes later than all that it waits for.
   void run_as_one_loop() {
     Tiling const first = tiling_for(a_.hidden_dim, a_.dim, a_.gate_type, gate_.row_step >= up_.row_step ? gate_ : up_),
                  second = tiling_for(a_.dim, a_.hidden_dim, a_.down_type, down_);
@@ -101,10 +104,21 @@ class Experts {
     std::array<Half, most_places_at_once> halves;
     alignas(64) std::atomic<std::int64_t> next{0};
     team_.parallel_for(team_.size(), 1, [&](std::int64_t, std::int64_t) {
-      for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) {
+      auto const take = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
+      auto const begin_of = [&](std::int64_t i) -> void const* {
+        if (i >= n) return nullptr;
+        bool const is_first = i < n_first;
+        std::int64_t const tile = is_first ? i : i - n_first, per_place = is_first ? first.row_tiles() : second.row_tiles();
+        ExpertGroup const& group = a_.groups[places_[tile / per_place].group];
+        return is_first ? row_of(group.gate, a_.gate_type, a_.dim, first.rows(tile % per_place).begin)
+                        : row_of(group.down, a_.down_type, a_.hidden_dim, second.rows(tile % per_place).begin);
+      };
+      std::int64_t then = 0;
+      for (std::int64_t i = take(); i < n; i = then) {
+        then = take();
         if (i < n_first) {
           std::int64_t const place = i / first.row_tiles();
-          gate_and_up(places_[place], first.rows(i % first.row_tiles()));
+          gate_and_up(places_[place], first.rows(i % first.row_tiles()), begin_of(then));
           Half& half = halves[std::size_t(place)];
           if (half.n_done.fetch_add(1, std::memory_order_acq_rel) + 1 < first.row_tiles()) continue;
           convert_hidden(places_[place]);
@@ -112,7 +126,7 @@ class Experts {
         } else {
           std::int64_t const place = (i - n_first) / second.row_tiles();
           tiered::detail::wait_until([&] { return halves[std::size_t(place)].is_ready.load(std::memory_order_acquire); });
-          down(places_[place], second.rows((i - n_first) % second.row_tiles()));
+          down(places_[place], second.rows((i - n_first) % second.row_tiles()), begin_of(then));
         }
       }
     });
@@ -207,14 +221,17 @@ class Experts {
     if (kernel.activation == DType::act_q8) p.x = x_q8_;
   }
 
-  void gate_and_up(Place at, Range rows) const {
+  /// then: what the calling thread reads next, if that is known.
+  void gate_and_up(Place at, Range rows, void const* then) const {
     ExpertGroup const& group = a_.groups[at.group];
     std::int64_t const first = std::int64_t(at.first) * a_.hidden_dim;
     float *const gate = hidden_ + first, *const up = hidden_up_ + first;
     Product p = product(group.gate, gate, group.n, a_.hidden_dim, a_.dim);
     set_x(p, gate_, at);
+    p.then = row_of(group.up, a_.up_type, a_.dim, rows.begin);
     gate_.tile(p, rows, {0, group.n});
     p.w = group.up;
+    p.then = then;
     p.y = up;
     set_x(p, up_, at);
     up_.tile(p, rows, {0, group.n});
@@ -224,7 +241,7 @@ class Experts {
     }
   }
 
-  void down(Place at, Range rows) const {
+  void down(Place at, Range rows, void const* then) const {
     ExpertGroup const& group = a_.groups[at.group];
     Product p = product(group.down, a_.y, group.n, a_.dim, a_.hidden_dim);
     p.x = hidden_ + std::int64_t(at.first) * a_.hidden_dim;
@@ -234,6 +251,7 @@ class Experts {
     } else {
       p.y_rows = a_.slots + group.first;
     }
+    p.then = then;
     down_.tile(p, rows, {0, group.n});
   }
 

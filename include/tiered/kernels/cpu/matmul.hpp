@@ -17,6 +17,8 @@ namespace tiered::cpu {
 struct Product : MatmulArgs {
   std::int32_t const* x_rows = nullptr;  ///< row of x of token t; null: t
   std::int32_t const* y_rows = nullptr;  ///< row of y of token t; null: t
+  /// What the calling thread reads after a tile, to be fetched meanwhile; null: the rows behind the tile's. Never read as weights.
+  void const* then = nullptr;
 
   std::byte const* x_row(std::int32_t token, std::size_t x_row_bytes) const {
     return static_cast<std::byte const*>(x) + std::size_t(x_rows != nullptr ? x_rows[token] : token) * x_row_bytes;
@@ -45,8 +47,9 @@ struct Tiling {
   }
 };
 
-/// Tiles whose weights stay in the second-level cache while all their tokens pass, a few for every thread. Small products get
-/// fewer: a tile should take longer than handing it out.
+/// Tiles whose weights stay in the second-level cache while all their tokens pass, a few for every thread, of very few tokens more:
+/// those wait for memory, whose speed differs from thread to thread. Small products get fewer: a tile should take longer than handing
+/// it out.
 inline Tiling make_tiling(std::int32_t n_rows, std::int32_t n_tokens, std::size_t weight_row_bytes, int n_threads,
                           std::int32_t row_step = 4, std::int32_t token_step = 4) {
   constexpr std::size_t cached_bytes = 128 * 1024, least_bytes = 16 * 1024;
@@ -55,7 +58,7 @@ inline Tiling make_tiling(std::int32_t n_rows, std::int32_t n_tokens, std::size_
   std::size_t const row = std::max<std::size_t>(weight_row_bytes, 1);
   auto const most = std::int32_t(std::clamp<std::size_t>(cached_bytes / row, 4, 1024));
   auto const least = std::int32_t(std::clamp<std::size_t>(least_bytes / row / std::size_t(n_tokens), 1, 1024));
-  std::int32_t const share = (n_rows + n_threads * 4 - 1) / (n_threads * 4);
+  std::int32_t const n_shares = n_threads * (n_tokens <= 4 ? 8 : 4), share = (n_rows + n_shares - 1) / n_shares;
   tiling.tile_rows = std::clamp(n_threads == 1 ? most : share, std::min(least, most), most);
   tiling.tile_rows = std::min(n_rows, (tiling.tile_rows + row_step - 1) / row_step * row_step);
   if (n_threads > 1 && tiling.row_tiles() < 2 * n_threads && n_tokens >= 32) {
@@ -112,6 +115,11 @@ struct ProductTable {
   }
 };
 
+/// Row `row` of weights [rows, dim].
+inline void const* row_of(void const* w, DType type, std::int32_t dim, std::int32_t row) {
+  return static_cast<std::byte const*>(w) + std::int64_t(row) * std::int64_t(row_bytes(type, std::uint64_t(dim)));
+}
+
 inline Product product_of(MatmulArgs const& args) {
   Product product;
   static_cast<MatmulArgs&>(product) = args;
@@ -154,7 +162,10 @@ void matmul_set(MatmulSetArgs const& args, Team& team) {
       std::int32_t part = 0;
       while (i >= ends[part]) ++part;
       std::int64_t const tile = part == 0 ? i : i - ends[part - 1];
-      kernel[part].tile(product[part], tiling[part].rows(tile), tiling[part].tokens(tile));
+      Range const rows = tiling[part].rows(tile);
+      Product one = product[part];
+      if (rows.end == one.rows && part + 1 < args.n_parts) one.then = product[part + 1].w;
+      kernel[part].tile(one, rows, tiling[part].tokens(tile));
     }
   });
 }
@@ -162,13 +173,15 @@ void matmul_set(MatmulSetArgs const& args, Team& team) {
 /// Tiles of both products and their activation by the same thread, while they are in its cache.
 template <ProductTable const* products, class Leaf>
 void gated_matmul(GatedMatmulArgs const& args, Team& team) {
-  Product const gate = product_of(args.gate), up = product_of(args.up);
   ProductKernel const &gate_kernel = products->of(args.gate_type), &up_kernel = products->of(args.up_type);
   ProductKernel const& coarser = gate_kernel.row_step >= up_kernel.row_step ? gate_kernel : up_kernel;
   Tiling const tiling = tiling_of(args.gate, args.gate_type, coarser, team.size());
   team.parallel_for(tiling.size(), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       Range const rows = tiling.rows(i), tokens = tiling.tokens(i);
+      Product gate = product_of(args.gate), up = product_of(args.up);
+      gate.then = row_of(up.w, args.up_type, up.dim, rows.begin);
+      if (rows.end < gate.rows) up.then = row_of(gate.w, args.gate_type, gate.dim, rows.end);
       gate_kernel.tile(gate, rows, tokens);
       up_kernel.tile(up, rows, tokens);
       for (std::int32_t t = tokens.begin; t < tokens.end; ++t)

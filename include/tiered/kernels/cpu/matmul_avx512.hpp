@@ -150,28 +150,57 @@ template <int n>
   return _mm_add_ps(_mm_add_ps(two, _mm512_extractf32x4_ps(sum, 2)), _mm512_extractf32x4_ps(sum, 3));
 }
 
-/// The core follows a row by itself, but for the beginnings of pages: one line of a group is fetched, to the second level, this far
-/// ahead. GB/s of one Zen 4 core from DRAM so, with nothing fetched, and with every line fetched to the first level 2048 bytes ahead
-/// (which has too few lines on the way then), rows of 2048: Q4_0 26.6 26.7 25.4, Q4_K 24.5 22.1 22.1, Q6_K 25.6 25.5 24.0,
-/// IQ4_NL 24.2 24.2 23.6, Q8_0 31.5 31.3 25.7; rows of 5632: Q4_0 26.3 26.1 22.4, Q4_K 26.6 26.5 22.6, Q8_0 30.0 29.4 23.7.
-/// Q2_K and Q3_K are bound by arithmetic, and by loads across lines: they keep the latter, Q2_K 15.9 instead of 14.1.
+/// How far ahead of the weights that are multiplied others are fetched, to the second level, every line of them.
+///
+/// A group's instructions wait for its bytes in the core's queue, where there is room for few groups: too few lines of memory are on
+/// their way so, unless the core foresees them. Fetching waits for nothing. GB/s of one Zen 4 core from DRAM, rows of 2048, with
+/// nothing fetched, with one line of a group 4096 bytes ahead, and so: Q4_0 26 25 27, Q4_K 22 23 28, Q6_K 26 25 28, IQ4_NL 23 23 25,
+/// MXFP4 18 19 23, Q2_K 14 14 16; 6144 bytes ahead they lose 1 to 3, to the first level 2 to 10, and every other line ahead halves them.
+/// Q8_0 31 31 26: it has so few instructions for a line that the core keeps up by itself; that one fetches one line of a group.
+inline constexpr std::int32_t ahead_bytes = 8192;
+
+enum class Fetch { lines, one_line };
 template <class F>
-[[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] inline void fetch_ahead(std::byte const* p) {
-  auto const* const group = reinterpret_cast<char const*>(p);
-  if constexpr (!Unpack<F>::is_small) return _mm_prefetch(group + 4096, _MM_HINT_T1);
-#pragma GCC unroll 4
-  for (int line = 0; line < Unpack<F>::bytes; line += 64) _mm_prefetch(group + 2048 + line, _MM_HINT_T0);
-}
+inline constexpr Fetch fetch_of = F::dtype == DType::q8_0 ? Fetch::one_line : Fetch::lines;
+
+/// Fetches what the calling thread reads next: of the tile, then what Product::then says.
+class Ahead {
+ public:
+  Ahead(Product const& p, Range rows, std::int64_t row_bytes) {
+    std::uintptr_t const w = reinterpret_cast<std::uintptr_t>(p.w);
+    begin_ = w + std::uintptr_t(rows.begin * row_bytes);
+    end_ = w + std::uintptr_t(rows.end * row_bytes);
+    std::uintptr_t const then = p.then != nullptr ? reinterpret_cast<std::uintptr_t>(p.then) : rows.end < p.rows ? end_ : begin_;
+    to_then_ = then - end_;
+  }
+
+  /// The tile's beginning, which nobody may have fetched.
+  void fetch_first() const {
+    for (std::uintptr_t at = begin_; at < std::min(end_, begin_ + ahead_bytes); at += 64) fetch(at);
+  }
+  template <int bytes>
+  [[gnu::always_inline]] void operator()(std::byte const* p) const {
+    std::uintptr_t at = reinterpret_cast<std::uintptr_t>(p) + ahead_bytes;
+    at += at + bytes > end_ ? to_then_ : 0;
+#pragma GCC unroll 10
+    for (int line = 0; line < bytes; line += 64) fetch(at + line);
+  }
+
+ private:
+  [[gnu::always_inline]] static void fetch(std::uintptr_t at) { _mm_prefetch(reinterpret_cast<char const*>(at), _MM_HINT_T1); }
+  std::uintptr_t begin_, end_, to_then_;
+};
 
 /// The lanes of n tokens for n_groups groups of a row. x: the groups of a token, those of others `stride` apart.
-template <class F, int n>
+template <class F, Fetch fetches, int n>
 [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] inline void multiply_groups(
-    std::byte const* p, std::int32_t n_groups, Group<F> const* x, std::int32_t stride, __m512 (&sums)[n]) {
+    std::byte const* p, std::int32_t n_groups, Group<F> const* x, std::int32_t stride, Ahead const& ahead, __m512 (&sums)[n]) {
   __m512 lanes[n];
 #pragma GCC unroll 4
   for (int t = 0; t < n; ++t) lanes[t] = _mm512_setzero_ps();
   for (Group<F> const* const end = x + n_groups; x != end; ++x, p += Unpack<F>::bytes) {
-    fetch_ahead<F>(p);
+    if constexpr (fetches == Fetch::lines) ahead.operator()<Unpack<F>::bytes>(p);
+    if constexpr (fetches == Fetch::one_line) _mm_prefetch(reinterpret_cast<char const*>(p) + 4096, _MM_HINT_T1);
     add_group<F, n>(p, x, stride, lanes);
   }
 #pragma GCC unroll 4
@@ -237,18 +266,21 @@ struct RowEnds {
 };
 
 /// Up to four tokens: weights are unpacked once for all of them, and rows read from front to back.
-template <class F, int n>
+template <class F, Fetch fetches, int n>
 [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni")]] void multiply_rows(Product const& p, Range rows, std::int32_t first_token) {
   constexpr std::int32_t most_stretches = 16 / n, most_elems = most_stretches * stretch_elems;
   constexpr std::int32_t most_groups = most_stretches * stretch_groups + 3;
   constexpr std::int64_t stretch_bytes = stretch_elems / F::block_elems * F::block_bytes;
   Group<F> x[n * most_groups];
   std::int64_t const row_bytes = std::int64_t(p.dim / F::block_elems) * F::block_bytes;
+  Ahead const ahead(p, rows, row_bytes);
+  if constexpr (fetches == Fetch::lines) ahead.fetch_first();
   for (std::int32_t k = 0; k < p.dim; k += most_elems) {
     std::int32_t const elems = std::min(most_elems, p.dim - k), n_stretches = (elems + stretch_elems - 1) / stretch_elems;
     std::int32_t const n_groups = elems / 512;
     std::int64_t const ends_at = std::int64_t(n_groups) * Unpack<F>::bytes;
-    RowEnds<F> ends(std::int64_t(elems / F::block_elems) * F::block_bytes - ends_at);
+    std::int64_t const ends_bytes = std::int64_t(elems / F::block_elems) * F::block_bytes - ends_at;
+    RowEnds<F> ends(ends_bytes);
     for (int t = 0; t < n; ++t) {
       std::byte const* const row = p.x_row(first_token + t, std::size_t(p.dim / 32) * sizeof(ActQ8x32));
       arrange<F>(reinterpret_cast<ActQ8x32 const*>(row) + k / 32, elems / 32, x + t * most_groups);
@@ -259,8 +291,11 @@ template <class F, int n>
       for (std::int32_t i = 0; i < 4; ++i) {
         std::byte const* const row = w + std::min(r + i, rows.end - 1) * row_bytes;  // the last one again where there is none
         for (std::int32_t s = 0; s < n_stretches; ++s)
-          multiply_groups<F, n>(row + s * stretch_bytes, std::min(stretch_groups, n_groups - s * stretch_groups), x + s * stretch_groups,
-                                most_groups, sums[s][i]);
+          multiply_groups<F, fetches, n>(row + s * stretch_bytes, std::min(stretch_groups, n_groups - s * stretch_groups),
+                                         x + s * stretch_groups, most_groups, ahead, sums[s][i]);
+        if constexpr (fetches == Fetch::lines) {
+          for (std::int64_t at = ends_at; at < ends_at + ends_bytes; at += 64) ahead.operator()<64>(row + at);
+        }
         ends.copy(row + ends_at, i);
       }
       auto& last = sums[n_stretches - 1];
@@ -287,14 +322,14 @@ template <class F, int n>
 template <class F>
 inline constexpr std::int32_t most_tokens_by_row = Unpack<F>::has_groups&& Unpack<F>::n_mins == 0 ? 4 : 8;
 
-template <class F>
+template <class F, Fetch fetches = fetch_of<F>>
 void quantized_tile(Product const& p, Range rows, Range tokens) {
   if (tokens.size() > most_tokens_by_row<F>) return multiply_panels<F>(p, rows, tokens);
   std::int32_t t = tokens.begin;
-  for (; tokens.end - t >= 4; t += 4) multiply_rows<F, 4>(p, rows, t);
-  if (tokens.end - t == 3) multiply_rows<F, 3>(p, rows, t);
-  if (tokens.end - t == 2) multiply_rows<F, 2>(p, rows, t);
-  if (tokens.end - t == 1) multiply_rows<F, 1>(p, rows, t);
+  for (; tokens.end - t >= 4; t += 4) multiply_rows<F, fetches, 4>(p, rows, t);
+  if (tokens.end - t == 3) multiply_rows<F, fetches, 3>(p, rows, t);
+  if (tokens.end - t == 2) multiply_rows<F, fetches, 2>(p, rows, t);
+  if (tokens.end - t == 1) multiply_rows<F, fetches, 1>(p, rows, t);
 }
 
 }  // namespace tiered::cpu::avx512
