@@ -75,16 +75,20 @@ class ReferenceDevice {
           q, [](HelpAttentionArgs const& a, Queue) { return reference::attention_ask(a), 0; }, args);
     };
     table_.attention_answer = [](HelpAttentionArgs const& args, Queue q) {
+      ReferenceDevice* const self = static_cast<Target const*>(q.native)->self;
       HelpAttentionArgs own = args;
-      if (std::uint64_t const ns = static_cast<Target const*>(q.native)->self->attention_patience_ns; ns > 0) own.patience_ns = ns;
-      return enqueue_on<HelpAttentionArgs>(
-          q, [](HelpAttentionArgs const& a, Queue) { return reference::attention_answer(a), 0; }, own);
+      if (self->attention_patience_ns > 0) own.patience_ns = self->attention_patience_ns;
+      return self->enqueue_task("help_attention", [self, own] {
+        reference::attention_answer(own);
+        if (self->after_attention) self->after_attention(own);
+      });
     };
   }
   /// On the device's thread, before the op, which may be another one by then.
   std::function<void(RouterAheadArgs const&)> before_router;
   std::function<void(HelpArgs&)> before_help;
-  std::uint64_t attention_patience_ns = 0;  ///< of what is enqueued from then on; 0: as it says
+  std::function<void(HelpAttentionArgs const&)> after_attention;  ///< behind attention_answer
+  std::uint64_t attention_patience_ns = 0;                        ///< of what is enqueued from then on; 0: as it says
 
   /// What a capture gives: moved, not copied, as a device's graphs are.
   struct Graph {

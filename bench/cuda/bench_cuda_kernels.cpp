@@ -215,9 +215,13 @@ void bench_decode_attention(Bench& b, DType type, AttentionArgs const& attention
          s, bytes, 0);
 }
 
-/// Keys and values of one sequence, and rows at its end. `over_link`: they lie in the host's memory, and one row reads them there.
+/// Where keys and values lie that one row reads: in VRAM; in the host's memory, with the kernel for that, or with the one for VRAM.
+enum class KvHome : std::uint8_t { vram, host, host_as_vram };
+
+/// Keys and values of one sequence, and rows at its end.
 void bench_attention(Bench& b, DType type, std::int32_t n_rows, std::int32_t context, std::int32_t n_heads, std::int32_t n_kv_heads,
-                     std::int32_t head_dim, bool over_link = false) {
+                     std::int32_t head_dim, KvHome home = KvHome::vram) {
+  bool const over_link = home != KvHome::vram;
   std::int32_t const page = attention_span, n_pages = (context + page - 1) / page;
   std::size_t const page_bytes = std::size_t(n_kv_heads) * std::size_t(page) * kv_row_bytes(type, head_dim);
   int const n_layers = n_rows > 16 ? 1 : int(std::clamp<std::size_t>(cold_bytes / (2 * page_bytes * std::size_t(n_pages)), 1, 64));
@@ -249,6 +253,7 @@ void bench_attention(Bench& b, DType type, std::int32_t n_rows, std::int32_t con
   args.page_tokens = page;
   args.max_position = context - 1;
   args.scale = 0.02f;
+  if (home == KvHome::host) args.share.border = 0, args.share.read = PositionShare::whole;
   double const s = b.device.graph_seconds(std::max(n_layers, 2), [&](int i) {
     args.tables = device_tables.data() + i % n_layers;
     b.device.launch(b.device.table().attention[std::uint32_t(type)], args);
@@ -258,7 +263,9 @@ void bench_attention(Bench& b, DType type, std::int32_t n_rows, std::int32_t con
   for (KvRow const& r : rows) pairs += r.position + 1;
   double const bytes = 2.0 * context * n_kv_heads * double(kv_row_bytes(type, head_dim));
   b.tell(fmt::format("attention {} {} rows at {} ({}/{} heads of {}){}", name(type), n_rows, context, n_heads, n_kv_heads, head_dim,
-                     over_link ? " over the link" : ""),
+                     home == KvHome::vram   ? ""
+                     : home == KvHome::host ? " over the link"
+                                            : " over the link, as from VRAM"),
          s, bytes, n_rows > 16 ? 4.0 * pairs * n_heads * head_dim : 0);
 }
 
@@ -393,7 +400,10 @@ void run(Choice const& choice) {
   }
   if (choice.wants("link")) {
     for (DType const type : {DType::f16, DType::q8_0}) {
-      for (std::int32_t const context : {256, 1024, 4096, 16384}) bench_attention(b, type, 1, context, 32, 4, 128, true);
+      for (std::int32_t const context : {256, 1024, 4096, 16384}) {
+        for (KvHome const home : {KvHome::host, KvHome::host_as_vram}) bench_attention(b, type, 1, context, 32, 4, 128, home);
+      }
+      for (std::int32_t const head_dim : {64, 80, 96, 256}) bench_attention(b, type, 1, 16384, 16, 4, head_dim, KvHome::host);
     }
   }
   if (!choice.json.empty()) std::ofstream(choice.json) << b.json;

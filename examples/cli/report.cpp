@@ -100,7 +100,9 @@ std::string device_text(Report const& r, Options const& o) {
     out += concat("\n                     ", r.help.n_timed_out, " steps done again: the GPU waited for the CPU in vain");
   if (double const n = double(r.help.n_attention_requests); n > 0) {
     out += concat("\nattention shared     ", r.help.n_attention_requests, " times, GPU ", fixed(1e6 * r.help.attention_device_s / n, 0),
-                  " us, CPU ", fixed(1e6 * r.help.attention_host_s / n, 0), " us");
+                  " us, CPU ", fixed(1e6 * r.help.attention_host_s / n, 0), " us, waited for that ",
+                  fixed(1e6 * r.help.attention_waited_s / n, 0), " us, at last ", fixed(100 * r.help.attention_read_share, 0),
+                  " % over the link");
   }
   return out + '\n';
 }

@@ -261,6 +261,7 @@ class HelpedAttention;
 struct KvStream;
 class ModelRef;
 struct PlanImage;
+class ReadBalance;
 class RoutedExperts;
 struct RoutedRows;
 struct RowLimits;

@@ -15,11 +15,12 @@ namespace {
 
 /// Rows [first, first + n) of the case on the device; all positions up to max_position must be allowed for.
 Outputs attend(Gpu& gpu, AttentionCase const& c, DType kv, DevicePages const& pages, std::vector<float> const& q, std::int32_t first,
-               std::int32_t n, Range positions = everything, std::int32_t max_position = 0) {
+               std::int32_t n, Range positions = everything, std::int32_t max_position = 0, PositionShare share = {}) {
   std::ptrdiff_t const row = std::ptrdiff_t(c.n_heads) * c.head_dim;
   std::vector<KvRow> const chosen(c.rows.begin() + first, c.rows.begin() + first + n);
   AttentionArgs args = args_of(c, n, std::max(max_position, largest_position(chosen)));
   args.positions = positions;
+  args.share = share;
   DeviceArray<float> queries(std::vector<float>(q.begin() + first * row, q.begin() + (first + n) * row));
   DeviceArray<float> out(std::size_t(n) * std::size_t(row)), log_sum_exp(std::size_t(n) * std::size_t(c.n_heads));
   DeviceArray<KvRow> rows(chosen);
@@ -145,6 +146,33 @@ TEST_CASE("CUDA: attention equals the reference, whatever lies where nothing was
       if (n > attention_few_rows) continue;
       INFO("launched for contexts of 40000 positions, as in a graph");
       check_close(attend(gpu, c, kv, device, q, 0, n, everything, 39999), expected, allowed);
+    }
+  }
+}
+
+TEST_CASE("CUDA: attention by the kernels for keys and values over the link has the same bits, whoever reads how much") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const kv : {DType::f16, DType::q8_0}) {
+    for (AttentionCase const& c : decode_cases()) {
+      auto const n = std::int32_t(c.rows.size());
+      if (n > attention_few_rows) continue;
+      INFO(describe(kv, c));
+      SplitMix64 random(9);
+      Pages pages(c, kv, random);
+      pages.write();
+      DevicePages const device(pages);
+      std::vector<float> const q = queries_of(c, random);
+      PositionShare const all{0, PositionShare::whole, 0};
+      Outputs const expected = attend(gpu, c, kv, device, q, 0, n), got = attend(gpu, c, kv, device, q, 0, n, everything, 0, all);
+      CHECK(same_bits(got.out, expected.out));
+      CHECK(same_bits(got.log_sum_exp, expected.log_sum_exp));
+      check_close(got, expected_of(c, kv, pages, q), tolerance(c, kv, n, pages.max_position));
+      if (n > 1 || c.window > 0 || c.rows[0].position < 200) continue;
+      Range const first{0, c.rows[0].position / 2 / 64 * 64};  // the device's part of what is in two places
+      PositionShare const some{first.end, 0, 0};
+      check_close(attend(gpu, c, kv, device, q, 0, n, everything, 0, some), expected_of(c, kv, pages, q, first),
+                  tolerance(c, kv, n, pages.max_position));
     }
   }
 }

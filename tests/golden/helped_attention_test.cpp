@@ -163,6 +163,35 @@ TEST_CASE("helped attention: 16-bit and 8-bit keys and values, layers that diffe
   }
 }
 
+TEST_CASE("helped attention: a share that follows what steps take moves on both sides at once, in the same graph", "[golden][helped]") {
+  for (char const* name : {"qwen3moe.f32.gguf", "llama.f32.gguf", "gemma3.f32.gguf"}) {
+    auto const model = open_golden(name);
+    bool const is_moe = model->config().layers.front().feed_forward == FeedForwardKind::experts;
+    std::vector<std::int32_t> const tokens = text(240, model->config().vocab_size, 8);
+    std::vector<float> const expected = Rig(model, host_options(DType::f32)).all(tokens, {190, 1});
+    for (bool const link_is_slow : {false, true}) {
+      INFO(name << (link_is_slow ? ", a slow link" : ", a fast link"));
+      Rig rig(model, options(1, 0.5f, 0, is_moe ? 0.4 : 0.0));
+      rig.device.after_attention = [&](HelpAttentionArgs const& a) {
+        if (!a.asks(a.row->position)) return;
+        a.log->asked_ns = 1000;
+        a.log->answered_ns = a.log->own_ns = link_is_slow ? 1000 + 1'000'000'000 : 1001;
+      };
+      std::vector<float> got = rig.all({tokens.begin(), tokens.begin() + 191}, {190, 1});
+      std::size_t const n_graphs = rig.device.n_graphs;
+      std::vector<float> const rest = rig.all({tokens.begin() + 191, tokens.end()}, {1});
+      got.insert(got.end(), rest.begin(), rest.end());
+      CHECK(rig.device.n_graphs == n_graphs);
+      CHECK(worst_difference(got, expected, range_of(expected)) < tolerance);
+      HelpCounters const help = rig.executor.help_counters();
+      CHECK(help.n_attention_requests > 0);
+      CHECK(help.n_timed_out == 0);
+      CHECK((help.attention_read_share < 0.25) == link_is_slow);
+      CHECK((help.attention_read_share > 0.75) == !link_is_slow);
+    }
+  }
+}
+
 TEST_CASE("helped attention: loaded and captured ahead, steps are launches alone, and a request that loading left is nobody's",
           "[golden][helped]") {
   for (char const* name : {"qwen3moe.f32.gguf", "llama.f32.gguf"}) {

@@ -170,15 +170,17 @@ struct AttentionInputArgs {
 /// others: the device's are a share of all of them and of `ahead` more, since the host must be asked first. Few are all the device's.
 struct PositionShare {
   static constexpr std::int32_t whole = 1024, tile = 64;
-  std::int32_t border = -1;  ///< positions from it on are there; -1: nothing is shared
-  std::int32_t read = 0;     ///< the device's share of `whole`; 0: it reads none
-  std::int32_t ahead = 0;    ///< positions
+  std::int32_t border = -1;                ///< positions from it on are there; -1: nothing is shared
+  std::int32_t read = 0;                   ///< the device's share of `whole`; 0: it reads none
+  std::int32_t ahead = 0;                  ///< positions
+  std::int32_t const* read_now = nullptr;  ///< takes the place of `read`, where that moves while a step stays captured; readable there
 
   /// Of a row at `position` that sees those from `first` on: where the host's begin; position + 1 where it has none.
   TIERED_HD constexpr std::int32_t host_begin(std::int32_t first, std::int32_t position) const {
     std::int64_t const begin = first > border ? first : border, end = std::int64_t(position) + 1;
-    if (begin >= end || read == 0) return std::int32_t(begin < end ? begin : end);
-    std::int64_t const at = (begin + (end - begin + ahead) * read / whole) / tile * tile;
+    std::int32_t const share = read_now != nullptr ? *read_now : read;
+    if (begin >= end || share == 0) return std::int32_t(begin < end ? begin : end);
+    std::int64_t const at = (begin + (end - begin + ahead) * share / whole) / tile * tile;
     return std::int32_t(at + tile >= end ? end : at > begin ? at : begin);
   }
 };
@@ -528,6 +530,7 @@ struct AttentionMail {
   std::uint32_t timed_out = 0;
   // the host's
   alignas(64) std::uint64_t step = 0;  ///< numbers of a step's requests are step * 1024 + layer + 1
+  std::int32_t read = 0;               ///< PositionShare::read of the step, which the device takes with its number
   std::uint32_t given_up = 0;
   alignas(64) std::uint64_t answered = 0;  ///< the request whose part is in HelpAttentionArgs::host_part
 };

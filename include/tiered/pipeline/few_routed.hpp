@@ -72,6 +72,8 @@ struct HelpCounters {
   std::uint64_t n_attention_requests = 0;  ///< layers where the host attended to its part of keys and values: besides n_requests
   /// Of these: from the request until the device's own part was done, and what the host's took it. In balance where alike.
   double attention_device_s = 0, attention_host_s = 0;
+  double attention_waited_s = 0;    ///< by the device for the host's
+  double attention_read_share = 0;  ///< of keys and values in host memory, what the device read in the newest step (ReadBalance)
 };
 
 /// Rows are on the device, most experts are not. The device computes those that are in VRAM without waiting, writes what the host needs to

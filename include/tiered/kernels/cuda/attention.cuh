@@ -14,10 +14,10 @@
 namespace tiered::cuda {
 namespace detail {
 
-template <class KV, int head_dim>
+template <class KV, int head_dim, bool over_link>
 int attention_few(FewCall const& call, std::int32_t blocks, CudaQueue const& queue) {
-  constexpr int bytes = FewMemory<KV, head_dim>::total_bytes;
-  constexpr auto kernel = &attention_few_kernel<KV, head_dim>;
+  constexpr int bytes = FewMemory<KV, head_dim, over_link>::total_bytes;
+  constexpr auto kernel = &attention_few_kernel<KV, head_dim, over_link>;
   constexpr Carveout carveout = overlap_small_kernels ? Carveout::most_shared : Carveout::chosen;
   if (int const status = allow_shared_memory<kernel>(bytes, queue, carveout); status != 0) return status;
   dim3 const grid(unsigned(blocks), unsigned(call.n_splits), unsigned(call.attention.n_tokens));
@@ -63,7 +63,14 @@ int attention_few(AttentionArgs const& a, AttentionInputArgs const* input, CudaQ
   call.n_splits = attention_splits(a, blocks * a.n_tokens, queue.n_multiprocessors);
   if (call.n_splits > 1 && (queue.counters == nullptr || blocks * a.n_tokens > std::int32_t(cuda_counters)))
     return int(cudaErrorInvalidValue);
-  return with_head_dim(a.head_dim, [&](auto head_dim) { return attention_few<KV, head_dim()>(call, blocks, queue); });
+  return with_head_dim(a.head_dim, [&](auto head_dim) {
+    using FromLink = typename FewMemory<KV, head_dim(), true>::Tile;
+    constexpr bool differs = FromLink::shifts || !std::is_same_v<KV, Q8_0>;
+    if constexpr (differs) {
+      if (a.share.border >= 0) return attention_few<KV, head_dim(), true>(call, blocks, queue);
+    }
+    return attention_few<KV, head_dim(), false>(call, blocks, queue);
+  });
 }
 
 /// Anything else, without tensor cores.

@@ -98,10 +98,10 @@ struct FewMerge {
 };
 
 /// What the warps computed, put together: element columns of four. store(head, column of four, softmax, sums).
-template <class KV, int head_dim, class Store>
+template <class KV, int head_dim, bool over_link, class Store>
 __device__ __forceinline__ void add_warps(float2 const (&softmaxes)[FewShape<head_dim>::n_warps][few_heads], unsigned char const* tiles,
                                           int n_heads, Store store) {
-  using Memory = FewMemory<KV, head_dim>;
+  using Memory = FewMemory<KV, head_dim, over_link>;
   constexpr int n_warps = FewShape<head_dim>::n_warps, fours = head_dim / 4;
   for (int i = int(threadIdx.x); i < n_heads * fours; i += FewShape<head_dim>::n_threads) {
     int const head = i / fours, four = i % fours;
@@ -121,15 +121,16 @@ __device__ __forceinline__ void add_warps(float2 const (&softmaxes)[FewShape<hea
   }
 }
 
-/// Blocks (KV heads and chunks of their query heads, splits, rows). The last block of a row and heads puts the parts together.
-template <class KV, int head_dim>
+/// Blocks (KV heads and chunks of their query heads, splits, rows). The last block of a row and heads puts the parts together. `over_link`:
+/// for contexts of which some is in the host's memory; see Tile.
+template <class KV, int head_dim, bool over_link>
 __global__ void __launch_bounds__(FewShape<head_dim>::n_threads) attention_few_kernel(__grid_constant__ FewCall const call) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  using Memory = FewMemory<KV, head_dim>;
+  using Memory = FewMemory<KV, head_dim, over_link>;
   using Shape = FewShape<head_dim>;
   extern __shared__ __align__(128) unsigned char attention_shared[];
   __shared__ float2 softmaxes[Shape::n_warps][few_heads];
-  __shared__ typename FewInput<KV, head_dim>::Scratch scratch;
+  __shared__ typename FewInput<KV, head_dim, over_link>::Scratch scratch;
   bool const early = few_early && call.prepare;
   if (!early) {
     wait_for_previous();
@@ -147,16 +148,16 @@ __global__ void __launch_bounds__(FewShape<head_dim>::n_threads) attention_few_k
   FewHeads const heads(a);
   int const warp = int(threadIdx.x) / warp_size;
   unsigned char* const tiles = attention_shared + 2 * Memory::query_bytes;
-  FewWarp<KV, head_dim> mine{.part = part,
-                             .own = with_own ? &scratch.own : nullptr,
-                             .head_rows = std::int64_t(heads.kv_head) * a.page_tokens,
-                             .page_tokens = a.page_tokens,
-                             .pages = {table, ceil_div(part.end, a.page_tokens)},
-                             .memory = tiles + warp * Memory::warp_bytes,
-                             .queries = shared_address(attention_shared),
-                             .lane = int(threadIdx.x) % warp_size};
+  FewWarp<KV, head_dim, over_link> mine{.part = part,
+                                        .own = with_own ? &scratch.own : nullptr,
+                                        .head_rows = std::int64_t(heads.kv_head) * a.page_tokens,
+                                        .page_tokens = a.page_tokens,
+                                        .pages = {table, ceil_div(part.end, a.page_tokens)},
+                                        .memory = tiles + warp * Memory::warp_bytes,
+                                        .queries = shared_address(attention_shared),
+                                        .lane = int(threadIdx.x) % warp_size};
   mine.begin(part.begin / split_tile * split_tile + warp * Shape::positions, Shape::n_warps * Shape::positions);
-  FewInput<KV, head_dim> const input{call, heads, row, table, scratch, attention_shared};
+  FewInput<KV, head_dim, over_link> const input{call, heads, row, table, scratch, attention_shared};
   input.begin();
   if (early) wait_for_previous();
   input.finish(with_own);
@@ -169,7 +170,7 @@ __global__ void __launch_bounds__(FewShape<head_dim>::n_threads) attention_few_k
 
   std::int64_t const query = std::int64_t(blockIdx.z) * a.n_heads + heads.first;
   Parts const parts(a, call.n_splits);
-  add_warps<KV, head_dim>(softmaxes, tiles, heads.n, [&](int head, int four, Softmax const& total, float4 sum) {
+  add_warps<KV, head_dim, over_link>(softmaxes, tiles, heads.n, [&](int head, int four, Softmax const& total, float4 sum) {
     if (cut.n_used > 1) {
       reinterpret_cast<float4*>(parts.sums_of(query + head, split))[four] = sum;
       if (four == 0) parts.of(query + head, split) = total;

@@ -35,8 +35,9 @@ struct FewHeads {
 
 /// Brings queries to shared memory, [few_heads][stride]: times `scale`, binary16 and what that lacks. Before that, where there is an
 /// input to prepare, norms and turns them; likewise the row's keys and values, which go to `own` and to the cache.
-template <class KV, int head_dim>
+template <class KV, int head_dim, bool over_link>
 struct FewInput {
+  using Memory = FewMemory<KV, head_dim, over_link>;
   using Shape = FewShape<head_dim>;
   static constexpr int per_lane = ceil_div(head_dim, warp_size);
 
@@ -69,7 +70,7 @@ struct FewInput {
     auto* const words = reinterpret_cast<std::uint32_t*>(queries);
     for (int i = heads.n * row_words + int(threadIdx.x); i < few_heads * row_words; i += Shape::n_threads) {
       words[i] = 0;
-      words[i + FewMemory<KV, head_dim>::query_bytes / 4] = 0;
+      words[i + Memory::query_bytes / 4] = 0;
     }
     if (call.prepare) __syncthreads();
   }
@@ -126,7 +127,7 @@ struct FewInput {
       auto* const at = reinterpret_cast<std::uint32_t*>(queries + (head * Shape::stride + pair * 2) * 2);
       std::uint32_t const rounded = pack_f16(first, second);
       at[0] = rounded;
-      at[FewMemory<KV, head_dim>::query_bytes / 4] = rest_f16(first, second, rounded);
+      at[Memory::query_bytes / 4] = rest_f16(first, second, rounded);
     }
   }
   __device__ __forceinline__ void store_own(float const* vector, int which, int lane) const {

@@ -10,12 +10,12 @@ namespace detail {
 
 /// What a block of the kernel for few rows shares: queries, and for each warp two stages of keys and values, one of which is on its way
 /// while the other is multiplied. Warps do not wait for each other but at the end.
-template <class KV, int head_dim>
+template <class KV, int head_dim, bool over_link>
 struct FewMemory {
   using Shape = FewShape<head_dim>;
-  using Tile = detail::Tile<KV, head_dim, Shape::positions, warp_size>;
+  using Tile = detail::Tile<KV, head_dim, Shape::positions, warp_size, over_link>;
   static constexpr int query_bytes = few_heads * Shape::stride * 2;  ///< of each half
-  static constexpr int copied_bytes = Tile::packed ? Tile::raw_bytes : Tile::tile_bytes;
+  static constexpr int copied_bytes = Tile::copied_bytes;
   static constexpr int stage_bytes = 2 * copied_bytes;  ///< keys, values
   static constexpr int warp_bytes = 2 * stage_bytes + (Tile::packed ? 2 * Tile::tile_bytes : 0);
   static constexpr int total_bytes = 2 * query_bytes + Shape::n_warps * warp_bytes;
@@ -49,9 +49,9 @@ struct OwnRows {
 };
 
 /// One warp's share: steps of 16 positions.
-template <class KV, int head_dim>
+template <class KV, int head_dim, bool over_link>
 struct FewWarp {
-  using Memory = FewMemory<KV, head_dim>;
+  using Memory = FewMemory<KV, head_dim, over_link>;
   using Tile = typename Memory::Tile;
   static constexpr int stride = FewShape<head_dim>::stride, positions = FewShape<head_dim>::positions;
   static constexpr int n_parts = few_exact ? 2 : 1;       ///< of a query
@@ -74,16 +74,20 @@ struct FewWarp {
   /// Of the step from p on, in the cache or not.
   __device__ __forceinline__ Range rows_of(std::int32_t p) const { return {max_of(part.begin - p, 0), min_of(part.end - p, positions)}; }
 
+  /// In its page.
+  __device__ __forceinline__ std::int64_t offset_of(std::int32_t p) const { return (head_rows + p % page_tokens) * Tile::row_bytes; }
+
   __device__ __forceinline__ void fetch(std::int32_t p, int stage) {
     if (p < part.end) {
       std::int32_t const page = p / page_tokens;
       if (page >= pages.first + warp_size) pages.move_to(page, lane);
-      std::int64_t const offset = (head_rows + p % page_tokens) * Tile::row_bytes;
+      std::int64_t const offset = offset_of(p);
       std::uint32_t const to = shared_address(memory) + std::uint32_t(stage * Memory::stage_bytes);
       Range rows = rows_of(p);
       if (own != nullptr) rows.end = min_of(rows.end, part.end - 1 - p);
-      Tile::fetch(to, pages.of_lane(pages.k, page - pages.first) + offset, rows, lane);
-      Tile::fetch(to + Memory::copied_bytes, pages.of_lane(pages.v, page - pages.first) + offset, rows, lane);
+      int const shift = Tile::shift_of(offset);
+      Tile::fetch(to, pages.of_lane(pages.k, page - pages.first) + offset, rows, lane, shift);
+      Tile::fetch(to + Memory::copied_bytes, pages.of_lane(pages.v, page - pages.first) + offset, rows, lane, shift);
     }
     commit_copies();
   }
@@ -170,7 +174,7 @@ struct FewWarp {
 
   __device__ __forceinline__ void attend(std::int32_t p, int stage) {
     Range const rows = rows_of(p);
-    unsigned char* keys = memory + stage * Memory::stage_bytes;
+    unsigned char* keys = memory + stage * Memory::stage_bytes + Tile::shift_of(offset_of(p));
     unsigned char* values = keys + Memory::copied_bytes;
     if (own != nullptr && part.end <= p + positions) add_own(keys, values, part.end - 1 - p);
     if constexpr (Tile::packed) {

@@ -30,12 +30,15 @@ void HelpedAttention::open_mail() {
   std::uninitialized_fill_n(&log(0), n_layers(), AttentionHelpLog{});
   served_ = 0;
   has_mail_ = true;
+  host_s_.assign(std::size_t(n_layers()), 0);
+  balance_.begin(std::int32_t(std::lround(double(env_->plan->state_read_share) * PositionShare::whole)), env_->plan->state_read_tokens);
+  read_ = balance_.read();
 }
 
 PositionShare HelpedAttention::share_of(std::int32_t layer) const {
   PositionShare share;
   share.border = kv_->vram_tokens(layer);
-  share.read = std::int32_t(std::lround(double(env_->plan->state_read_share) * PositionShare::whole));
+  share.read = read_;
   share.ahead = env_->plan->state_read_tokens;
   return share;
 }
@@ -61,7 +64,8 @@ HelpedAttention::HostPart HelpedAttention::host_part(std::int32_t layer) const {
 
 void HelpedAttention::enqueue_step() {
   TransferArgs args;
-  args.parts[0] = {&mail().step, step_on_device(), std::int32_t(sizeof(std::uint64_t))};
+  static_assert(offsetof(AttentionMail, read) == offsetof(AttentionMail, step) + sizeof(std::uint64_t));
+  args.parts[0] = {&mail().step, step_on_device(), std::int32_t(sizeof(std::uint64_t) + sizeof(std::int32_t))};
   args.n_parts = 1;
   tiered::launch(env_->device.kernels().transfer, args, env_->device.queue());
 }
@@ -69,6 +73,7 @@ void HelpedAttention::enqueue_step() {
 void HelpedAttention::enqueue(AttentionArgs own, std::int32_t layer) {
   HostPart const host = host_part(layer);
   own.share = share_of(layer);
+  own.share.read_now = reinterpret_cast<std::int32_t const*>(step_on_device() + 1);
   HelpAttentionArgs args;
   args.mail = &mail();
   args.step = step_on_device();
@@ -98,6 +103,7 @@ void HelpedAttention::begin_step(std::uint64_t step, std::int32_t position) {
   position_ = position;
   AttentionMail& m = mail();
   m.step = step;
+  m.read = read_ = balance_.read();
   m.timed_out = 0;
   served_ = m.request;  // the last one of a step that was given up has no answer
   std::atomic_ref(m.given_up).store(0, std::memory_order_release);
@@ -133,7 +139,8 @@ bool HelpedAttention::serve() {
   args.positions.begin = share_of(layer).host_begin(c.window > 0 ? std::max(position_ - c.window + 1, 0) : 0, position_);
   tiered::launch(env_->host.kernels().attention[std::uint32_t(kv_->type())], args, env_->host.queue_now());
   std::atomic_ref(m.answered).store(number, std::memory_order_release);
-  counters_.attention_host_s += steady_seconds() - begin_s;
+  host_s_[std::size_t(layer)] = steady_seconds() - begin_s;
+  counters_.attention_host_s += host_s_[std::size_t(layer)];
   return true;
 }
 
@@ -147,8 +154,21 @@ void HelpedAttention::end_step() {
   for (std::int32_t layer = 0; layer < n_layers(); ++layer) {
     AttentionHelpLog const& at = log(layer);
     if (kv_->in_vram(layer) || at.asked_ns == 0) continue;
-    counters_.attention_device_s += double(at.own_ns - at.asked_ns) * 1e-9;
+    double const device_s = double(at.own_ns - at.asked_ns) * 1e-9, answered_s = double(at.answered_ns - at.asked_ns) * 1e-9;
+    counters_.attention_device_s += device_s;
+    counters_.attention_waited_s += answered_s - device_s;
+    HostPositions const n = host_positions(layer);
+    balance_.add({n.n_read, n.n_asked, device_s, answered_s, host_s_[std::size_t(layer)]});
   }
+  balance_.end_step();
+  counters_.attention_read_share = double(read_) / PositionShare::whole;
+}
+
+HelpedAttention::HostPositions HelpedAttention::host_positions(std::int32_t layer) const {
+  AttentionConfig const& c = config(layer);
+  std::int32_t const first = c.window > 0 ? std::max(position_ - c.window + 1, 0) : 0, border = std::max(first, kv_->vram_tokens(layer)),
+                     begin = share_of(layer).host_begin(first, position_);
+  return {std::max(begin - border, 0), std::max(position_ + 1 - begin, 0)};
 }
 
 void HelpedAttention::give_up() noexcept {
@@ -166,13 +186,14 @@ void HelpedAttention::trace_step(Ticket begin, Ticket end, std::uint64_t origin_
                               end,
                               {double(from - origin_ns) * 1e-9, double(to - origin_ns) * 1e-9}});
     };
-    AttentionConfig const& c = config(s.layer);
-    std::int32_t const first = c.window > 0 ? std::max(position_ - c.window + 1, 0) : 0,
-                       border = std::max(first, kv_->vram_tokens(s.layer));
-    std::int32_t const n_read = share_of(s.layer).host_begin(first, position_) - border;
+    std::int32_t const n_read = host_positions(s.layer).n_read;
     std::size_t const token_bytes = 2 * kv_->page_bytes(s.layer) / std::size_t(kv_->page_tokens());
     if (n_read > 0) add(ActionKind::copy, first_gpu, at.begin_ns, at.own_ns, std::size_t(n_read) * token_bytes);
-    if (at.asked_ns != 0) add(ActionKind::run, host_device, at.asked_ns, at.answered_ns, 0);
+    if (at.asked_ns == 0) continue;
+    // When it was at work is known by its own clock only: until the device had the answer, if that waited, or else from the request on.
+    auto const host_ns = std::uint64_t(1e9 * host_s_[std::size_t(s.layer)]);
+    std::uint64_t const end_ns = at.answered_ns > at.own_ns ? at.answered_ns : std::min(at.answered_ns, at.asked_ns + host_ns);
+    add(ActionKind::run, host_device, end_ns > at.asked_ns + host_ns ? end_ns - host_ns : at.asked_ns, end_ns, 0);
   }
 }
 
