@@ -19,7 +19,7 @@ bool FewRouted::read_ahead() {
   if (!looks_ahead_ || env_->host.kernels().read_ahead == nullptr || read_for_ == ahead_.reached()) return false;
   read_for_ = ahead_.reached();
   auto const is_missing = [&](ShardId id) { return env_->cache->peek(id) == nullptr; };
-  for (std::int32_t layer = read_for_ + 1; layer <= read_for_ + RouterAheadArgs::max_ahead; ++layer) {
+  for (std::int32_t layer = read_for_ + 1; layer <= read_for_ + GuessArgs::max_layers; ++layer) {
     std::span<ShardId const> const wanted = ahead_.wanted(layer);
     std::ptrdiff_t const n_missing = std::ranges::count_if(wanted, is_missing);
     if (n_missing == 0) continue;
