@@ -64,10 +64,11 @@ int attention_few(AttentionArgs const& a, AttentionInputArgs const* input, CudaQ
   if (call.n_splits > 1 && (queue.counters == nullptr || blocks * a.n_tokens > std::int32_t(cuda_counters)))
     return int(cudaErrorInvalidValue);
   return with_head_dim(a.head_dim, [&](auto head_dim) {
-    using FromLink = typename FewMemory<KV, head_dim(), true>::Tile;
-    constexpr bool differs = FromLink::shifts || !std::is_same_v<KV, Q8_0>;
+    using Memory = FewMemory<KV, head_dim(), true>;
+    constexpr bool differs = Memory::Tile::shifts || !std::is_same_v<KV, Q8_0>;
     if constexpr (differs) {
-      if (a.share.border >= 0) return attention_few<KV, head_dim(), true>(call, blocks, queue);
+      bool const has_room = Memory::total_bytes + few_attention_static_bytes <= shared_bytes_limit(queue.capability);
+      if (a.share.border >= 0 && has_room) return attention_few<KV, head_dim(), true>(call, blocks, queue);
     }
     return attention_few<KV, head_dim(), false>(call, blocks, queue);
   });

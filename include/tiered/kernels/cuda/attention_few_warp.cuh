@@ -16,8 +16,9 @@ struct FewMemory {
   using Tile = detail::Tile<KV, head_dim, Shape::positions, warp_size, over_link>;
   static constexpr int query_bytes = few_heads * Shape::stride * 2;  ///< of each half
   static constexpr int copied_bytes = Tile::copied_bytes;
-  static constexpr int stage_bytes = 2 * copied_bytes;  ///< keys, values
-  static constexpr int warp_bytes = 2 * stage_bytes + (Tile::packed ? 2 * Tile::tile_bytes : 0);
+  static constexpr int stage_bytes = 2 * copied_bytes;                   ///< keys, values
+  static constexpr int n_tiles = !Tile::packed ? 0 : over_link ? 1 : 2;  ///< values take the place of keys where the link bounds it all
+  static constexpr int warp_bytes = 2 * stage_bytes + n_tiles * Tile::tile_bytes;
   static constexpr int total_bytes = 2 * query_bytes + Shape::n_warps * warp_bytes;
   static constexpr int sum_stride = head_dim + 8;  ///< floats: sums of a warp lie where its tiles were
   static_assert(few_heads * sum_stride * 4 <= warp_bytes);
@@ -180,13 +181,21 @@ struct FewWarp {
     if constexpr (Tile::packed) {
       unsigned char* const tiles = memory + 2 * Memory::stage_bytes;
       Tile::unpack(tiles, keys, rows, lane);
-      Tile::unpack(tiles + Tile::tile_bytes, values, rows, lane);
+      if constexpr (Memory::n_tiles == 2) {
+        Tile::unpack(tiles + Tile::tile_bytes, values, rows, lane);
+        values = tiles + Tile::tile_bytes;
+      }
       keys = tiles;
-      values = tiles + Tile::tile_bytes;
       __syncwarp();
     }
     float scores[2][4] = {};
     score(scores, shared_address(keys));
+    if constexpr (Memory::n_tiles == 1) {
+      __syncwarp();
+      Tile::unpack(keys, values, rows, lane);
+      values = keys;
+      __syncwarp();
+    }
     if (rows.end - rows.begin < positions) mask(scores, rows);
     float const kept[2] = {continue_softmax(scores, 0, max[0], sum[0]), continue_softmax(scores, 2, max[1], sum[1])};
 #pragma unroll

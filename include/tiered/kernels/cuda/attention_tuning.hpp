@@ -17,6 +17,8 @@ inline constexpr std::int32_t split_blocks_per_multiprocessor = 2, tiles_of_half
 inline constexpr bool few_early = true;
 /// Query heads of one KV head that a block of the kernel for few rows takes: rows of a matrix tile.
 inline constexpr std::int32_t few_heads = 16;
+/// Shared memory that the kernels for few rows have besides what depends on their stages, at most.
+inline constexpr int few_attention_static_bytes = 7 << 10;
 /// Queries and weights of few rows are each two halves, a value and its rounding error: twice the products, which wait for memory anyway.
 inline constexpr bool few_exact = true;
 
