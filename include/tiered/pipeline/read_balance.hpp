@@ -54,7 +54,8 @@ class ReadBalance {
   }
 
  private:
-  static constexpr double waits_s = 1e-6, most_hand_over_s = 50e-6, n_remembered = 64;
+  static constexpr double waits_s = 8e-6;  ///< a look over a busy link at what has long been answered takes some microseconds, too
+  static constexpr double most_hand_over_s = 50e-6, n_remembered = 64;
   static constexpr double most_moved = PositionShare::whole / 32, least_read = PositionShare::whole / 16,
                           most_read = PositionShare::whole - least_read;
 
