@@ -47,7 +47,7 @@ struct QuantizeArgs {
 };
 
 /// Memory that ops to come will probably read, to be brought into caches while the caller goes on: a hint. The next op on the same queue
-/// that computes ends it.
+/// that computes ends it, or another of these, which may have no parts; until then the memory must be there.
 struct ReadAheadArgs {
   static constexpr int max_parts = 24;
   struct Part {

@@ -138,6 +138,7 @@ class FewRouted {
   bool look_ahead();
   /// Has the host's caches read what it will probably compute of the next layer that misses something. False where there was nothing to do.
   bool read_ahead();
+  void stop_reading();
   /// After a step, when all copies are done: their entries are as all others.
   void settle_ahead();
   /// After the device has ended the step: whether it waited in vain. What it computed is of no use then, and who is in the cache is not

@@ -126,24 +126,18 @@ class Experts {
            (down_.activation == DType::act_q8 || down_.activation == DType::f32);
   }
 
-  /// Both halves of all groups: between loops all members wait for the slowest, which of a few experts' work is a large part. Tiles are
-  /// handed out in order, those of `down` behind all of gate and up; one waits only for the hidden rows of its own group, whose tiles
-  /// somebody has begun long before. A member takes its next tile before it begins one, so that weights come from memory without a gap;
+  /// Both halves of all groups: between loops all members wait for the slowest, which of a few experts' work is a large part. Tiles of
+  /// `down` are handed out behind all of gate and up; one waits only for the hidden rows of its own group, whose tiles somebody has taken
+  /// long before, and waits for nothing. A member takes its next tile before it begins one, so that weights come from memory without a gap;
   /// it holds two of gate and up then, which wait for nothing, or waits with one that comes later than all that it waits for.
   void run_as_one_loop() {
     Tiling const first = tiling_for(a_.hidden_dim, a_.dim, a_.gate_type, gate_.row_step >= up_.row_step ? gate_ : up_),
                  second = tiling_for(a_.dim, a_.hidden_dim, a_.down_type, down_);
     std::int64_t const n_first = first.row_tiles() * n_places_, n = n_first + second.row_tiles() * n_places_;
     std::array<Half, most_places_at_once> halves;
-#ifdef TIERED_STATIC_TILES
     TileShares shares(std::int32_t(first.row_tiles()), std::int32_t(second.row_tiles()), n_places_, team_.size());
     team_.parallel_for(team_.size(), 1, [&](std::int64_t share, std::int64_t) {
       auto const take = [&] { return shares.take(std::int32_t(share)); };
-#else
-    alignas(64) std::atomic<std::int64_t> next{0};
-    team_.parallel_for(team_.size(), 1, [&](std::int64_t, std::int64_t) {
-      auto const take = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
-#endif
       auto const begin_of = [&](std::int64_t i) -> void const* {
         if (i >= n) return nullptr;
         bool const is_first = i < n_first;

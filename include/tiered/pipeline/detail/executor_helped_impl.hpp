@@ -97,9 +97,11 @@ void Executor::run_helped(bool asks_attention) {
       check_cancelled(0);
       detail::pause_briefly();
     }
+    few.stop_reading();
   } catch (...) {
     few.give_up();
     attention_.give_up();
+    few.stop_reading();
     throw;
   }
   if (waited_in_vain(asks_attention)) return walk();

@@ -43,4 +43,11 @@ bool FewRouted::read_ahead() {
   return false;
 }
 
+/// Nobody reads weights when a step has ended: they may go.
+void FewRouted::stop_reading() {
+  if (read_for_ < 0) return;
+  read_for_ = -1;
+  tiered::launch(env_->host.kernels().read_ahead, ReadAheadArgs{}, env_->host.queue_now());
+}
+
 }  // namespace tiered
