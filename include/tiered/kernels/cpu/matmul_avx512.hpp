@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include "tiered/kernels/cpu/activation_avx512.hpp"
+#include "tiered/kernels/cpu/ahead.hpp"
 #include "tiered/kernels/cpu/matmul.hpp"
 #include "tiered/kernels/cpu/panels_avx512.hpp"
 #include "tiered/kernels/cpu/quants_avx512.hpp"
@@ -86,9 +87,10 @@ template <class F>
 
 /// Adds the products of 512 weights to the lanes of n tokens. x: the group of the first token, those of others `stride` apart.
 ///
-/// Instructions for each weight in the loop of one token, with g++ 12: 0.13 Q4_0, Q4_1, Q4_K, IQ4_XS; 0.14 IQ4_NL, MXFP4, Q8_0, Q2_K;
-/// 0.17 Q3_K, Q5_K; 0.19 Q6_K; 0.23 Q5_0, Q5_1; each further token 0.05, where scales are for 16 weights 0.085. The least possible
-/// for 4 bits is 0.08: of 512 weights 8 products, 4 loads, 12 to split nibbles, 9 to add lanes, 4 for scales, 1 fetch, 3 of the loop.
+/// Instructions for each weight in the loop of one token, with g++ 12, 0.02 to fetch lines among them: 0.14 IQ4_XS, Q8_0; 0.15 Q4_0,
+/// Q4_K; 0.16 Q4_1, Q2_K; 0.17 IQ4_NL, MXFP4; 0.19 Q3_K, Q5_K; 0.21 Q6_K; 0.26 Q5_0, Q5_1; each further token 0.05, where scales are for
+/// 16 weights 0.085. The least possible for 4 bits is 0.09: of 512 weights 8 products, 4 loads, 12 to split nibbles, 9 to add lanes, 4 for
+/// scales, 5 fetches, 3 of the loop; blocks that are no vectors, as those of 18 bytes are not, need 12 loads and 4 for scales more.
 template <class F, int n>
 [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] inline void add_group(Parts p, Group<F> const* x,
                                                                                                    std::int32_t stride, __m512 (&sums)[n]) {
@@ -150,50 +152,11 @@ template <int n>
   return _mm_add_ps(_mm_add_ps(two, _mm512_extractf32x4_ps(sum, 2)), _mm512_extractf32x4_ps(sum, 3));
 }
 
-/// How far ahead of the weights that are multiplied others are fetched, to the second level, every line of them.
-///
-/// A group's instructions wait for its bytes in the core's queue, where there is room for few groups: too few lines of memory are on
-/// their way so, unless the core foresees them. Fetching waits for nothing. GB/s of one Zen 4 core from DRAM, rows of 2048, with
-/// nothing fetched, with one line of a group 4096 bytes ahead, and so: Q4_0 26 25 27, Q4_K 22 23 28, Q6_K 26 25 28, IQ4_NL 23 23 25,
-/// MXFP4 18 19 23, Q2_K 14 14 16; 6144 bytes ahead they lose 1 to 3, to the first level 2 to 10, and every other line ahead halves them.
-/// Q8_0 31 31 26: it has so few instructions for a line that the core keeps up by itself; that one fetches one line of a group.
-inline constexpr std::int32_t ahead_bytes = 8192;
-
+/// Whether every line is fetched ahead: see Ahead. Q8_0 has so few instructions for a line that the core keeps up by itself: GB/s of one
+/// Zen 4 core from DRAM with nothing fetched, one line of a group 4096 bytes ahead, and all lines 31 31 26.
 enum class Fetch { lines, one_line };
 template <class F>
 inline constexpr Fetch fetch_of = F::dtype == DType::q8_0 ? Fetch::one_line : Fetch::lines;
-
-/// Fetches what the calling thread reads next: of the tile, then what Product::then says.
-class Ahead {
- public:
-  Ahead(Product const& p, Range rows, std::int64_t row_bytes) {
-    std::uintptr_t const w = reinterpret_cast<std::uintptr_t>(p.w);
-    begin_ = w + std::uintptr_t(rows.begin * row_bytes);
-    end_ = w + std::uintptr_t(rows.end * row_bytes);
-    std::uintptr_t const then = p.then != nullptr ? reinterpret_cast<std::uintptr_t>(p.then) : rows.end < p.rows ? end_ : begin_;
-    to_then_ = then - end_;
-  }
-
-  /// The tile's beginning, which nobody may have fetched.
-  void fetch_first() const {
-    for (std::uintptr_t at = begin_; at < std::min(end_, begin_ + ahead_bytes); at += 64) fetch(at);
-  }
-  /// Where that lies of which as many bytes are fetched while [p, p + bytes) is multiplied.
-  [[gnu::always_inline]] std::uintptr_t of(std::byte const* p, std::int64_t bytes) const {
-    std::uintptr_t const at = reinterpret_cast<std::uintptr_t>(p) + ahead_bytes;
-    return at + (at + std::uintptr_t(bytes) > end_ ? to_then_ : 0);
-  }
-  template <int bytes>
-  [[gnu::always_inline]] void fetch_for(std::byte const* p) const {
-    std::uintptr_t const at = of(p, bytes);
-#pragma GCC unroll 10
-    for (int line = 0; line < bytes; line += 64) fetch(at + std::uintptr_t(line));
-  }
-  [[gnu::always_inline]] static void fetch(std::uintptr_t at) { _mm_prefetch(reinterpret_cast<char const*>(at), _MM_HINT_T1); }
-
- private:
-  std::uintptr_t begin_, end_, to_then_;
-};
 
 /// The lanes of n tokens for n_groups groups of a row. x: the groups of a token, those of others `stride` apart.
 template <class F, Fetch fetches, int n>
