@@ -62,7 +62,7 @@ TEST_CASE("a product reads nothing beyond its weights and activations") {
       DType const activation = cpu.table().activation[std::uint32_t(type)];
       if (activation == DType::act_bf16) continue;  // panels, not rows
       std::int32_t const elems = std::int32_t(std::max<std::uint64_t>(block_elems(type), 16));
-      for (std::int32_t const n_blocks : {1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15, 16, 17, 22, 33, 45}) {
+      for (std::int32_t const n_blocks : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 20, 22, 24, 33, 45}) {
         for (std::int32_t const rows : {1, 3, 4, 16}) {
           for (std::int32_t const n_tokens : {1, 3, 9}) {
             INFO(name(isa) << ' ' << name(type) << ": " << rows << " x " << n_blocks * elems << ", " << n_tokens << " tokens");

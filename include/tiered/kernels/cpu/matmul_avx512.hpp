@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include "tiered/kernels/cpu/activation_avx512.hpp"
+#include "tiered/kernels/cpu/ahead.hpp"
 #include "tiered/kernels/cpu/matmul.hpp"
 #include "tiered/kernels/cpu/panels_avx512.hpp"
 #include "tiered/kernels/cpu/quants_avx512.hpp"
@@ -86,11 +87,12 @@ template <class F>
 
 /// Adds the products of 512 weights to the lanes of n tokens. x: the group of the first token, those of others `stride` apart.
 ///
-/// Instructions for each weight in the loop of one token, with g++ 12: 0.13 Q4_0, Q4_1, Q4_K, IQ4_XS; 0.14 IQ4_NL, MXFP4, Q8_0, Q2_K;
-/// 0.17 Q3_K, Q5_K; 0.19 Q6_K; 0.23 Q5_0, Q5_1; each further token 0.05, where scales are for 16 weights 0.085. The least possible
-/// for 4 bits is 0.08: of 512 weights 8 products, 4 loads, 12 to split nibbles, 9 to add lanes, 4 for scales, 1 fetch, 3 of the loop.
+/// Instructions for each weight in the loop of one token, with g++ 12, 0.02 to fetch lines among them: 0.14 IQ4_XS, Q8_0; 0.15 Q4_0,
+/// Q4_K; 0.16 Q4_1, Q2_K; 0.17 IQ4_NL, MXFP4; 0.19 Q3_K, Q5_K; 0.21 Q6_K; 0.26 Q5_0, Q5_1; each further token 0.05, where scales are for
+/// 16 weights 0.085. The least possible for 4 bits is 0.09: of 512 weights 8 products, 4 loads, 12 to split nibbles, 9 to add lanes, 4 for
+/// scales, 5 fetches, 3 of the loop; blocks that are no vectors, as those of 18 bytes are not, need 12 loads and 4 for scales more.
 template <class F, int n>
-[[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] inline void add_group(std::byte const* p, Group<F> const* x,
+[[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] inline void add_group(Parts p, Group<F> const* x,
                                                                                                    std::int32_t stride, __m512 (&sums)[n]) {
   using U = Unpack<F>;
   __m512i w[8];
@@ -150,46 +152,11 @@ template <int n>
   return _mm_add_ps(_mm_add_ps(two, _mm512_extractf32x4_ps(sum, 2)), _mm512_extractf32x4_ps(sum, 3));
 }
 
-/// How far ahead of the weights that are multiplied others are fetched, to the second level, every line of them.
-///
-/// A group's instructions wait for its bytes in the core's queue, where there is room for few groups: too few lines of memory are on
-/// their way so, unless the core foresees them. Fetching waits for nothing. GB/s of one Zen 4 core from DRAM, rows of 2048, with
-/// nothing fetched, with one line of a group 4096 bytes ahead, and so: Q4_0 26 25 27, Q4_K 22 23 28, Q6_K 26 25 28, IQ4_NL 23 23 25,
-/// MXFP4 18 19 23, Q2_K 14 14 16; 6144 bytes ahead they lose 1 to 3, to the first level 2 to 10, and every other line ahead halves them.
-/// Q8_0 31 31 26: it has so few instructions for a line that the core keeps up by itself; that one fetches one line of a group.
-inline constexpr std::int32_t ahead_bytes = 8192;
-
+/// Whether every line is fetched ahead: see Ahead. Q8_0 has so few instructions for a line that the core keeps up by itself: GB/s of one
+/// Zen 4 core from DRAM with nothing fetched, one line of a group 4096 bytes ahead, and all lines 31 31 26.
 enum class Fetch { lines, one_line };
 template <class F>
 inline constexpr Fetch fetch_of = F::dtype == DType::q8_0 ? Fetch::one_line : Fetch::lines;
-
-/// Fetches what the calling thread reads next: of the tile, then what Product::then says.
-class Ahead {
- public:
-  Ahead(Product const& p, Range rows, std::int64_t row_bytes) {
-    std::uintptr_t const w = reinterpret_cast<std::uintptr_t>(p.w);
-    begin_ = w + std::uintptr_t(rows.begin * row_bytes);
-    end_ = w + std::uintptr_t(rows.end * row_bytes);
-    std::uintptr_t const then = p.then != nullptr ? reinterpret_cast<std::uintptr_t>(p.then) : rows.end < p.rows ? end_ : begin_;
-    to_then_ = then - end_;
-  }
-
-  /// The tile's beginning, which nobody may have fetched.
-  void fetch_first() const {
-    for (std::uintptr_t at = begin_; at < std::min(end_, begin_ + ahead_bytes); at += 64) fetch(at);
-  }
-  template <int bytes>
-  [[gnu::always_inline]] void operator()(std::byte const* p) const {
-    std::uintptr_t at = reinterpret_cast<std::uintptr_t>(p) + ahead_bytes;
-    at += at + bytes > end_ ? to_then_ : 0;
-#pragma GCC unroll 10
-    for (int line = 0; line < bytes; line += 64) fetch(at + line);
-  }
-
- private:
-  [[gnu::always_inline]] static void fetch(std::uintptr_t at) { _mm_prefetch(reinterpret_cast<char const*>(at), _MM_HINT_T1); }
-  std::uintptr_t begin_, end_, to_then_;
-};
 
 /// The lanes of n tokens for n_groups groups of a row. x: the groups of a token, those of others `stride` apart.
 template <class F, Fetch fetches, int n>
@@ -199,9 +166,9 @@ template <class F, Fetch fetches, int n>
 #pragma GCC unroll 4
   for (int t = 0; t < n; ++t) lanes[t] = _mm512_setzero_ps();
   for (Group<F> const* const end = x + n_groups; x != end; ++x, p += Unpack<F>::bytes) {
-    if constexpr (fetches == Fetch::lines) ahead.operator()<Unpack<F>::bytes>(p);
+    if constexpr (fetches == Fetch::lines) ahead.fetch_for<Unpack<F>::bytes>(p);
     if constexpr (fetches == Fetch::one_line) _mm_prefetch(reinterpret_cast<char const*>(p) + 4096, _MM_HINT_T1);
-    add_group<F, n>(p, x, stride, lanes);
+    add_group<F, n>({p, Unpack<F>::bytes / Unpack<F>::parts}, x, stride, lanes);
   }
 #pragma GCC unroll 4
   for (int t = 0; t < n; ++t) sums[t] = lanes[t];
@@ -213,16 +180,18 @@ template <class F>
 struct RowEnds {
   static constexpr int parts = Unpack<F>::parts, part_bytes = Unpack<F>::bytes / parts, loads = (part_bytes + 63) / 64;
   int n_parts;
+  bool in_place;                                   ///< all parts are whole, and read where they lie, if there are four rows
   __mmask64 last[loads];                           ///< the bytes of the last part
   std::byte groups[parts][Unpack<F>::bytes + 64];  ///< and what is written beyond the last part
 
   explicit RowEnds(std::int64_t bytes) : n_parts(int((bytes + part_bytes - 1) / part_bytes)) {
     std::int64_t const last_bytes = bytes - (n_parts - 1) * part_bytes;
+    in_place = Unpack<F>::any_stride && last_bytes == part_bytes;
     for (int i = 0; i < loads; ++i) last[i] = bytes_below(last_bytes - 64 * i);
   }
 
   /// Those of row i; of 0, 1, 2, 3, in this order. After the groups of the row: read before them, out of the order in which they lie,
-  /// they cost rows of 768 from DRAM a third of their speed.
+  /// they cost rows of 768 from DRAM a third of their speed. What is read back is not what was stored at once, which takes long.
   [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] void copy(std::byte const* p, int i) {
     int part = 0;
     for (; parts > 2 && part < n_parts - 1; ++part, p += part_bytes) {
@@ -234,18 +203,20 @@ struct RowEnds {
     for (int at = 0; at < part_bytes; at += 64) store(part, i, at, _mm512_maskz_loadu_epi8(last[at / 64], p + at));
   }
 
-  /// Adds their products to the rows' sums, with two parts before by_lane(), else after it. x: see arrange().
+  /// Adds their products to the rows' sums, with two parts before by_lane(), else after it. x: see arrange(). rows: the end of row 0,
+  /// others row_bytes apart; null: copies.
   template <int n>
-  [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] void add(Group<F> const* x, std::int32_t stride,
+  [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] void add(std::byte const* rows, std::int64_t row_bytes,
+                                                                                        Group<F> const* x, std::int32_t stride,
                                                                                         __m512 (&sums)[4][n]) const {
     if constexpr (parts == 4) {
-      for (int part = 0; part < n_parts; ++part) add_group<F, n>(groups[part], x + part, stride, sums[part]);
+      for (int part = 0; part < n_parts; ++part) add_group<F, n>(group(part, rows, row_bytes), x + part, stride, sums[part]);
     } else {
       for (int i = 0; i < 4; i += 2) {
         __m512 two[n];
 #pragma GCC unroll 4
         for (int t = 0; t < n; ++t) two[t] = first_parts(sums[i][t], sums[i + 1][t]);
-        add_group<F, n>(groups[i / 2], x, stride, two);
+        add_group<F, n>(group(i / 2, rows, row_bytes), x, stride, two);
 #pragma GCC unroll 4
         for (int t = 0; t < n; ++t) {
           sums[i][t] = Unpack<F>::template joined<0xe4>(two[t], sums[i][t]);
@@ -256,6 +227,10 @@ struct RowEnds {
   }
 
  private:
+  Parts group(int i, std::byte const* rows, std::int64_t row_bytes) const {
+    if (!Unpack<F>::any_stride || rows == nullptr) return {groups[i], part_bytes};
+    return {rows + (parts == 4 ? i * part_bytes : 2 * i * row_bytes), row_bytes};
+  }
   static constexpr __mmask64 bytes_below(std::int64_t n) { return n >= 64 ? ~__mmask64{0} : n > 0 ? (__mmask64{1} << n) - 1 : 0; }
   [[gnu::target("avx512bw,avx512dq,avx512vl,avx512vnni"), gnu::always_inline]] void store(int part, int i, int at, __m512i bytes) {
     _mm512_storeu_si512(groups[parts == 4 ? part : i / 2] + i % parts * part_bytes + at, bytes);
@@ -288,20 +263,25 @@ template <class F, Fetch fetches, int n>
     std::byte const* const w = static_cast<std::byte const*>(p.w) + std::int64_t(k / F::block_elems) * F::block_bytes;
     for (std::int32_t r = rows.begin; r < rows.end; r += 4) {
       __m512 sums[most_stretches][4][n];
+      bool const in_place = ends.in_place && r + 4 <= rows.end;
+      std::byte const* const first_end = w + r * row_bytes + ends_at;
+      std::uintptr_t next_end = ahead.of(first_end, 3 * row_bytes + ends_bytes);
       for (std::int32_t i = 0; i < 4; ++i) {
         std::byte const* const row = w + std::min(r + i, rows.end - 1) * row_bytes;  // the last one again where there is none
         for (std::int32_t s = 0; s < n_stretches; ++s)
           multiply_groups<F, fetches, n>(row + s * stretch_bytes, std::min(stretch_groups, n_groups - s * stretch_groups),
                                          x + s * stretch_groups, most_groups, ahead, sums[s][i]);
-        if constexpr (fetches == Fetch::lines) {
-          for (std::int64_t at = ends_at; at < ends_at + ends_bytes; at += 64) ahead.operator()<64>(row + at);
+        if (fetches == Fetch::lines && ends_bytes > 0) {
+          Ahead::fetch(next_end);
+          for (std::int64_t at = 64; at < ends_bytes; at += 64) Ahead::fetch(next_end + std::uintptr_t(at));
+          next_end += std::uintptr_t(row_bytes);
         }
-        ends.copy(row + ends_at, i);
+        if (!in_place) ends.copy(row + ends_at, i);
       }
       auto& last = sums[n_stretches - 1];
-      if (Unpack<F>::parts == 2 && ends.n_parts > 0) ends.add(x + n_groups, most_groups, last);
+      if (Unpack<F>::parts == 2 && ends.n_parts > 0) ends.add(in_place ? first_end : nullptr, row_bytes, x + n_groups, most_groups, last);
       for (std::int32_t s = 0; s < n_stretches; ++s) by_lane(sums[s]);
-      if (Unpack<F>::parts == 4) ends.add(x + n_groups, most_groups, last);
+      if (Unpack<F>::parts == 4) ends.add(in_place ? first_end : nullptr, row_bytes, x + n_groups, most_groups, last);
       __mmask8 const valid = __mmask8((1 << std::min(4, rows.end - r)) - 1);
 #pragma GCC unroll 4
       for (int t = 0; t < n; ++t) {

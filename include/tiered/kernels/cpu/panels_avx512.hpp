@@ -68,10 +68,11 @@ template <class F>
                                                                                                     Unpacked<F>& out) {
   using U = Unpack<F>;
   __m512i w[8];
-  U::bytes_of(p, w);
+  Parts const parts{p, U::bytes / U::parts};
+  U::bytes_of(parts, w);
 #pragma GCC unroll 8
   for (int v = 0; v < 8; ++v) out.w[v][row] = w[v];
-  Factors const f = U::factors(p);
+  Factors const f = U::factors(parts);
   int i = 0;
   out.factors[i++][row] = _mm512_mul_ps(f.scale, _mm512_loadu_ps(header_order<F>.inverse));
   if constexpr (U::has_groups) out.factors[i++][row] = f.even, out.factors[i++][row] = f.odd;
