@@ -98,9 +98,11 @@ void Executor::run_helped(bool asks_attention) {
       detail::pause_briefly();
     }
     few.stop_reading();
+    few.leave_step();
   } catch (...) {
     few.give_up();
     attention_.give_up();
+    few.abandon_step();
     few.stop_reading();
     throw;
   }
