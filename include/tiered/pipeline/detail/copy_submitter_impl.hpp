@@ -3,7 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <exception>
 #include <memory>
 #include <span>
@@ -47,7 +46,7 @@ struct CopySubmitter::State {
   }
   /// The next order comes within the time of a layer or two; or with the next token: then the thread sleeps.
   void work() {
-    detail::Watch watch(std::chrono::microseconds(2), std::chrono::microseconds(200));
+    detail::Watch watch(detail::Watch::Time{2'000}, detail::Watch::Time{200'000});
     for (Number done = 0;;) {
       if (!watch.until([&] { return ordered.load(std::memory_order_acquire) != done; })) {
         ordered.wait(done, std::memory_order_acquire);

@@ -355,7 +355,7 @@ void FewRouted::trace_step(Ticket begin, Ticket end) {
 void FewRouted::give_up() noexcept {
   if (!has_mail_) return;
   HelpMail& m = mail();
-  m.n_parts = 0;
+  std::atomic_ref(m.n_parts).store(0, std::memory_order_relaxed);  // a request may be about to copy them
   std::atomic_ref(m.given_up).store(1, std::memory_order_release);
 }
 
