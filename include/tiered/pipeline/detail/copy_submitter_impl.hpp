@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <span>
@@ -31,8 +32,14 @@ struct CopySubmitter::State {
     if (failed.load(std::memory_order_acquire)) std::rethrow_exception(error);
   }
   void give_out(Number number) {
-    ordered.store(number, std::memory_order_release);
-    ordered.notify_one();
+    ordered.store(number);
+    if (asleep.load() != 0 && asleep.exchange(0) != 0) asleep.notify_one();
+  }
+  /// An order is counted before `asleep` is looked at, and this looks for one after it wrote it: one sees the other.
+  void sleep(Number done) {
+    asleep.store(1);
+    if (ordered.load() == done) asleep.wait(1);
+    asleep.store(0);
   }
   void submit(Slot& s) {
     if (failed.load(std::memory_order_relaxed)) return;
@@ -48,8 +55,9 @@ struct CopySubmitter::State {
   void work() {
     detail::Watch watch(detail::Watch::Time{2'000}, detail::Watch::Time{200'000});
     for (Number done = 0;;) {
-      if (!watch.until([&] { return ordered.load(std::memory_order_acquire) != done; })) {
-        ordered.wait(done, std::memory_order_acquire);
+      auto const has_more = [&] { return ordered.load(std::memory_order_acquire) != done; };
+      if (!watch.until(has_more)) {
+        while (!has_more()) sleep(done);
         watch.woke();
       }
       Slot& next = slot(done + 1);
@@ -62,6 +70,7 @@ struct CopySubmitter::State {
   std::array<Slot, most_orders> slots;
   std::exception_ptr error;
   std::atomic<Number> ordered{0}, submitted{0};
+  std::atomic<std::uint32_t> asleep{0};
   std::atomic<bool> failed{false};
   std::thread thread;
 };
