@@ -130,7 +130,10 @@ void FewRouted::launch_helped(RoutedRows const& rows) {
 
 void FewRouted::begin_step(std::uint64_t step) {
   step_ = step;
-  if (addresses_.refresh()) forget_coming();
+  if (addresses_.refresh()) {
+    env_->copy->wait(env_->copy->last());  // it reads the tables, which are about to change
+    forget_coming();
+  }
   note_arrivals(coming_.size());
   evicted_.clear();
   keep_reserve();
