@@ -249,6 +249,7 @@ struct ActivationLayout;
 struct BlockRow;
 class ByteRing;
 class CopyLane;
+class CopySubmitter;
 class Executor;
 struct ExecutorParts;
 class ExpertAddresses;

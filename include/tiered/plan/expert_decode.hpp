@@ -66,7 +66,7 @@ enum class LookAhead : std::uint8_t {
 
 /// Share of the missing experts that are among those guessed. Of the literature: 72 to 81 % one layer ahead; not measured here.
 inline constexpr double guessed_share = 0.75;
-/// What guesses add to a layer's router: the blocks of three more. Assumed, not measured.
+/// What guesses add to a layer: the weights of three more routers are read beside its experts'. Assumed, not measured.
 inline constexpr double guess_layer_s = 1e-6;
 /// Bytes of missing experts that the link and the host together take in a second: 130 to 140 GB/s on the reference machine.
 inline constexpr double missed_bytes_per_s = 135e9;

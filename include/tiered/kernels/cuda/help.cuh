@@ -161,7 +161,10 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
       }
     }
     __syncthreads();
-    if (is_decided && load_device(&a.state->failed) != number) copy_parts(a.mail, false, block - n_guess - 1, int(gridDim.x) - n_guess - 1);
+    if (!is_decided || load_device(&a.state->failed) == number) return;
+    copy_parts(a.mail, false, block - n_guess - 1, int(gridDim.x) - n_guess - 1);
+    __syncthreads();
+    if (thread == 0 && block + 1 == int(gridDim.x)) a.log->copied_ns = now_ns();  // all blocks have alike shares
     return;
   }
   if (thread < a.n_used) {

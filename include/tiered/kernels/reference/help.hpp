@@ -55,7 +55,8 @@ inline bool ask(HelpArgs const& a, std::uint32_t missing) {
   std::atomic_ref(mail.request).store(number, std::memory_order_release);
   if (!wait_for_host(mail, mail.decided, number, a.patience_ns)) return false;
   a.state->decided = number;
-  for (std::int32_t p = 0; p < mail.n_parts; ++p) std::memcpy(mail.parts[p].to, mail.parts[p].from, std::size_t(mail.parts[p].bytes));
+  std::int32_t const n_parts = std::atomic_ref(mail.n_parts).load(std::memory_order_acquire);  // once: who gives up sets it to 0
+  for (std::int32_t p = 0; p < n_parts; ++p) std::memcpy(mail.parts[p].to, mail.parts[p].from, std::size_t(mail.parts[p].bytes));
   return wait_for_host(mail, mail.answered, number, a.patience_ns) && mail.has_sum != 0;
 }
 

@@ -83,7 +83,7 @@ bool FewRouted::is_wanted(ShardId id) const {
 /// A second copy stands behind the first: for the next layer, which looks in less than two copies' time, it would come too late.
 bool FewRouted::look_ahead() {
   if (!looks_ahead_) return false;
-  while (!on_way_.empty() && env_->copy->done(on_way_.front())) on_way_.erase(on_way_.begin());
+  take_done();
   bool const any = ahead_.look(addresses_.first_experts());
   if (on_way_.size() >= std::size_t(most_on_way)) return any;
   std::optional<ShardId> const id = ahead_.next(on_way_.empty() ? 1 : 2, [&](ShardId s) { return is_wanted(s); });
@@ -96,9 +96,23 @@ bool FewRouted::look_ahead() {
   return true;
 }
 
+/// Their experts are as all others that are coming.
+void FewRouted::take_done() {
+  static_assert(std::size_t(ahead_entries) <= CopySubmitter::most_orders);
+  for (; !on_way_.empty() && submitter_->done(on_way_.front()); on_way_.erase(on_way_.begin())) {
+    CopySubmitter::Tickets const tickets = submitter_->tickets(on_way_.front());
+    Coming& c = *std::ranges::find(coming_, on_way_.front(), &Coming::number);
+    c.number = 0;
+    c.filled = c.pinned->filled = tickets.filled;
+    if (env_->trace == nullptr) continue;
+    Action const a{ActionKind::copy, first_gpu, c.shard, {0, env_->table.shard(c.shard).n_rows}, {}, c.pinned->offset, c.pinned->bytes};
+    env_->trace->push_back({a, TraceLane::copy, tickets.before, tickets.filled});
+  }
+}
+
 /// Whether one more may be on its way beside those of look_ahead(): each has an entry of help_entries until its copy is done.
 bool FewRouted::may_bring_ahead() {
-  while (!on_way_.empty() && env_->copy->done(on_way_.front())) on_way_.erase(on_way_.begin());
+  take_done();
   return !looks_ahead_ || on_way_.size() + std::size_t(most_on_way) < std::size_t(ahead_entries);
 }
 
@@ -118,13 +132,8 @@ void FewRouted::bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Tic
   static_assert(gate == 0 && up == sizeof(ExpertGroup::gate));
   pieces_.push_back({to_at(up), from_at(up), sizeof(ExpertGroup) - up});
   pieces_.push_back({to_at(gate), from_at(gate), sizeof(ExpertGroup::gate)});
-  Ticket const before = env_->copy->last();
-  entry.filled = env_->copy->submit(pieces_, after);
-  coming_.push_back({id, entry.filled, &entry, true});
-  on_way_.push_back(entry.filled);
-  if (env_->trace == nullptr) return;
-  Action const a{ActionKind::copy, first_gpu, id, {0, s.n_rows}, {}, entry.offset, s.bytes};
-  env_->trace->push_back({a, TraceLane::copy, before, entry.filled});
+  on_way_.push_back(submitter_->order(*env_->copy, pieces_, after));
+  coming_.push_back({id, {}, &entry, true, on_way_.back()});
 }
 
 // ---- a request
@@ -143,7 +152,7 @@ void FewRouted::find_helped(std::uint32_t missing) {
     if (e.entry == nullptr) continue;
     ++e.entry->pins;
     Coming const* const c = coming(e.shard);
-    e.late = is_missing && copies && (c == nullptr || on_way_.empty() || c->filled == on_way_.front());
+    e.late = is_missing && copies && (c == nullptr || on_way_.empty() || c->number == on_way_.front());
     if (e.late) e.where = Where::fetched;
   }
 }
@@ -157,8 +166,7 @@ FewRouted::Coming const* FewRouted::coming(ShardId id) const {
 void FewRouted::wait_for_late() {
   for (Expert const& e : experts_) {
     Coming const* const c = e.late ? coming(e.shard) : nullptr;
-    while (c != nullptr && !env_->copy->done(c->filled) && std::atomic_ref(mail().given_up).load(std::memory_order_relaxed) == 0)
-      detail::pause_briefly();
+    while (c != nullptr && !is_there(*c) && std::atomic_ref(mail().given_up).load(std::memory_order_relaxed) == 0) detail::pause_briefly();
   }
 }
 
@@ -172,8 +180,16 @@ void FewRouted::bring_for_later() {
 
 // ---- after a step
 
+void FewRouted::leave_step() {
+  if (submitter_) submitter_->quiet();
+}
+
+void FewRouted::abandon_step() noexcept {
+  if (submitter_) submitter_->drain();
+}
+
 void FewRouted::settle_ahead() {
-  on_way_.clear();
+  take_done();
   std::erase_if(coming_, [&](Coming const& c) {
     if (!c.tells) return false;
     addresses_.note(c.shard, base_of(*env_->cache->peek(c.shard)));

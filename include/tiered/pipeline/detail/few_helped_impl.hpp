@@ -10,6 +10,7 @@
 
 #include "tiered/core/clock.hpp"
 #include "tiered/core/error.hpp"
+#include "tiered/memory/detail/lane_wait.hpp"
 #include "tiered/pipeline/few_routed.hpp"
 
 namespace tiered {
@@ -38,7 +39,9 @@ void FewRouted::open_mail() {
   has_mail_ = true;
   looks_ahead_ = pays_to_look_ahead();
   set_reserve();
-  if (looks_ahead_) ahead_.open_mail();
+  if (!looks_ahead_) return;
+  ahead_.open_mail();
+  if (submitter_ == nullptr) submitter_ = std::make_unique<CopySubmitter>();
 }
 
 void FewRouted::take_over(FewRouted const& other) {
@@ -127,7 +130,10 @@ void FewRouted::launch_helped(RoutedRows const& rows) {
 
 void FewRouted::begin_step(std::uint64_t step) {
   step_ = step;
-  if (addresses_.refresh()) forget_coming();
+  if (addresses_.refresh()) {
+    env_->copy->wait(env_->copy->last());  // it reads the tables, which are about to change
+    forget_coming();
+  }
   note_arrivals(coming_.size());
   evicted_.clear();
   keep_reserve();
@@ -240,8 +246,9 @@ void FewRouted::share_helped_misses() {
 
 /// Those whose copies are done, as long as there are fewer changes than that.
 void FewRouted::note_arrivals(std::size_t most_changes) {
+  take_done();
   std::erase_if(coming_, [&](Coming const& c) {
-    if ((!c.tells && addresses_.changes().size() >= most_changes) || !env_->copy->done(c.filled)) return false;
+    if ((!c.tells && addresses_.changes().size() >= most_changes) || !is_there(c)) return false;
     std::byte const* const base = base_of(*env_->cache->peek(c.shard));
     c.tells ? addresses_.note(c.shard, base) : addresses_.set(c.shard, base);
     if (c.pinned != nullptr) --c.pinned->pins;
@@ -274,7 +281,7 @@ void FewRouted::list_parts() {
     for (TransferArgs::Part const& part : addresses_.changes()) add(part);
   } else {
     // A copy that is on its way enters its expert in parts: none may stand between the whole table's.
-    if (!on_way_.empty()) env_->copy->wait(on_way_.back());
+    if (!on_way_.empty()) detail::wait_until([&] { return submitter_->done(on_way_.back()); });
     add(addresses_.all());
   }
   addresses_.changes().clear();
@@ -320,7 +327,7 @@ void FewRouted::end_step() {
   }
 }
 
-/// `step`: what the device did from before the stamp to after the last layer.
+/// What the device did from before the stamp to after the last layer. Copies are those that its kernels made for requests.
 void FewRouted::trace_step(Ticket begin, Ticket end) {
   auto const attention_of = [&](std::int32_t layer) {
     return std::ranges::find_if(env_->table.shards, [&](Shard const& s) { return s.layer == layer && s.kind == ShardKind::attention; })->id;
@@ -342,13 +349,16 @@ void FewRouted::trace_step(Ticket begin, Ticket end) {
     add(ActionKind::fetch_routed, first_gpu, h.first_expert, at.begin_ns, at.end_ns);
     if (at.asked_ns != 0) add(ActionKind::fetch_routed, host_device, h.first_expert, at.asked_ns, at.answered_ns);
     last = at.end_ns;
+    if (at.asked_ns == 0 || at.copied_ns <= at.decided_ns) continue;
+    add(ActionKind::copy, first_gpu, h.first_expert, at.decided_ns, at.copied_ns);
+    last = std::max(last, at.copied_ns);  // nothing begins before
   }
 }
 
 void FewRouted::give_up() noexcept {
   if (!has_mail_) return;
   HelpMail& m = mail();
-  m.n_parts = 0;
+  std::atomic_ref(m.n_parts).store(0, std::memory_order_relaxed);  // a request may be about to copy them
   std::atomic_ref(m.given_up).store(1, std::memory_order_release);
 }
 
