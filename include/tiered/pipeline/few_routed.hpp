@@ -1,6 +1,7 @@
 /// The routed experts of few rows, where every microsecond between router and sum is one of the token's.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -76,6 +77,24 @@ struct HelpCounters {
   double attention_device_s = 0, attention_host_s = 0;
   double attention_waited_s = 0;    ///< by the device for the host's
   double attention_read_share = 0;  ///< of keys and values in host memory, what the device read in the newest step (ReadBalance)
+};
+
+/// When the copy that a lane is at will be done: those before took about as long. Plain data.
+class CopyPace {
+ public:
+  /// The lane begins with one, as there was none.
+  void begin(double now_s) { since_s_ = now_s; }
+  /// One is done, and the next one begins.
+  void end(double now_s) {
+    double const took_s = now_s - since_s_;
+    each_s_ += (took_s - each_s_) * (each_s_ > 0 ? 1.0 / 16 : 1.0);
+    since_s_ = now_s;
+  }
+  /// 0 before the first is done.
+  double left_s(double now_s) const { return std::max(0.0, since_s_ + each_s_ - now_s); }
+
+ private:
+  double since_s_ = 0, each_s_ = 0;
 };
 
 /// Rows are on the device, most experts are not. The device computes those that are in VRAM without waiting, writes what the host needs to
@@ -284,6 +303,8 @@ class FewRouted {
   ExpertsAhead ahead_;
   GuessArgs guesses_;                              // of the layer that is being enqueued
   std::unique_ptr<CopySubmitter> submitter_;       // where it looks ahead
+  CopyPace pace_;                                  // of these
+  double host_each_s_ = 0;                         // an expert that a request leaves to the host, lately
   std::vector<CopySubmitter::Number> on_way_;      // copies ahead that may not be done yet, ahead_entries of them at most
   std::vector<ShardId> guessed_;                   // brought ahead in this step
   std::vector<ShardId> unproven_;                  // brought ahead, not used so far: the first to go

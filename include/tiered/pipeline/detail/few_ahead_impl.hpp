@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "tiered/core/clock.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/memory/detail/lane_wait.hpp"
 #include "tiered/pipeline/few_routed.hpp"
@@ -101,6 +103,7 @@ void FewRouted::take_done() {
   static_assert(std::size_t(ahead_entries) <= CopySubmitter::most_orders);
   for (; !on_way_.empty() && submitter_->done(on_way_.front()); on_way_.erase(on_way_.begin())) {
     CopySubmitter::Tickets const tickets = submitter_->tickets(on_way_.front());
+    pace_.end(steady_seconds());
     Coming& c = *std::ranges::find(coming_, on_way_.front(), &Coming::number);
     c.number = 0;
     c.filled = c.pinned->filled = tickets.filled;
@@ -132,6 +135,7 @@ void FewRouted::bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Tic
   static_assert(gate == 0 && up == sizeof(ExpertGroup::gate));
   pieces_.push_back({to_at(up), from_at(up), sizeof(ExpertGroup) - up});
   pieces_.push_back({to_at(gate), from_at(gate), sizeof(ExpertGroup::gate)});
+  if (on_way_.empty()) pace_.begin(steady_seconds());
   on_way_.push_back(submitter_->order(*env_->copy, pieces_, after));
   coming_.push_back({id, {}, &entry, true, on_way_.back()});
 }
@@ -139,9 +143,10 @@ void FewRouted::bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Tic
 // ---- a request
 
 /// Those that the device had when its layer looked are computed already. What came too late for that it computes with the fetched ones; of
-/// what is still on its way, only what comes next: the host is sooner than two copies.
+/// what is still on its way, only what comes next, if it does before the host would have all that is missing.
 void FewRouted::find_helped(std::uint32_t missing) {
   bool const copies = env_->plan->fetched_misses > 0;
+  bool const comes_soon = pace_.left_s(steady_seconds()) <= host_each_s_ * std::popcount(missing) || host_each_s_ == 0;
   for (std::size_t slot = 0; slot < expert_of_.size(); ++slot) {
     Expert& e = experts_[std::size_t(expert_of_[slot])];
     bool const is_missing = (missing >> slot & 1u) != 0;
@@ -152,7 +157,7 @@ void FewRouted::find_helped(std::uint32_t missing) {
     if (e.entry == nullptr) continue;
     ++e.entry->pins;
     Coming const* const c = coming(e.shard);
-    e.late = is_missing && copies && (c == nullptr || on_way_.empty() || c->number == on_way_.front());
+    e.late = is_missing && copies && (c == nullptr || c->number == 0 || (comes_soon && c->number == on_way_.front()));
     if (e.late) e.where = Where::fetched;
   }
 }

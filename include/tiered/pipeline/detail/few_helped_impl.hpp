@@ -205,6 +205,10 @@ bool FewRouted::serve() {
 
 void FewRouted::count_request(double asked_s, double decided_s, double computed_s) {
   HelpCounters& c = help_counters_;
+  if (std::ptrdiff_t const n = std::ranges::count(experts_, Where::host, &Expert::where); n > 0) {
+    double const each_s = (computed_s - decided_s) / double(n);
+    host_each_s_ += (each_s - host_each_s_) * (host_each_s_ > 0 ? 1.0 / 16 : 1.0);
+  }
   c.decide_s += decided_s - asked_s;
   c.host_s += computed_s - decided_s;
   c.late_s += steady_seconds() - computed_s;

@@ -14,7 +14,8 @@
 namespace tiered {
 
 /// While the device computes attention, the host has nothing to do, and its memory little: what it will be asked for then lies in caches.
-/// Once for each layer that the device comes to; the least likely of what is missing, as the link takes the others.
+/// Once for each layer that the device comes to; the least likely of what is missing, as the link takes the others; then what is on its
+/// way, but may come too late.
 bool FewRouted::read_ahead() {
   if (!looks_ahead_ || env_->host.kernels().read_ahead == nullptr || read_for_ == ahead_.reached()) return false;
   read_for_ = ahead_.reached();
@@ -22,20 +23,26 @@ bool FewRouted::read_ahead() {
   for (std::int32_t layer = read_for_ + 1; layer <= read_for_ + GuessArgs::max_layers; ++layer) {
     std::span<ShardId const> const wanted = ahead_.wanted(layer);
     std::ptrdiff_t const n_missing = std::ranges::count_if(wanted, is_missing);
-    if (n_missing == 0) continue;
+    auto const is_coming = [&](Coming const& c) { return c.number != 0 && env_->table.shard(c.shard).layer == layer; };
+    if (n_missing == 0 && std::ranges::none_of(coming_, is_coming)) continue;
     std::array<ReadAheadArgs::Part, ReadAheadArgs::max_parts> parts;
     ReadAheadArgs args{parts.data(), 0};
     auto n = std::ptrdiff_t(std::ceil(double(n_missing) * (1 - 0.5 * double(env_->plan->fetched_misses))));
     read_.clear();
-    for (ShardId const id : wanted) {
-      if (!is_missing(id)) continue;
+    auto const read = [&](ShardId id) {
       Shard const& s = env_->table.shard(id);
-      if (n-- == 0 || args.n_parts + (s.weights.end - s.weights.begin) > ReadAheadArgs::max_parts) break;
+      if (args.n_parts + (s.weights.end - s.weights.begin) > ReadAheadArgs::max_parts) return;
       for (std::int32_t i = s.weights.begin; i < s.weights.end; ++i) {
         Weight const& w = env_->table.weights[std::size_t(i)];
         parts[std::size_t(args.n_parts++)] = {w.data, w.bytes()};
       }
       read_.push_back(id);
+    };
+    for (ShardId const id : wanted) {
+      if (n > 0 && is_missing(id)) --n, read(id);
+    }
+    for (Coming const& c : coming_) {
+      if (is_coming(c)) read(c.shard);
     }
     tiered::launch(env_->host.kernels().read_ahead, args, env_->host.queue_now());
     return true;
