@@ -274,6 +274,8 @@ TEST_CASE("ahead: what is brought for later never outnumbers the entries of copi
     rig.device.before_router = [&](RouterAheadArgs const& a) { experts = a.experts; };
     rig.device.before_help = [&](HelpArgs& a) {
       if (a.layer == n_deep - 1) {
+        // Orders are submitted by a thread of their own, which may be late; a step that misses little has few.
+        for (int i = 0; i < 100'000 && rig.copy.n_submitted - rig.copy.n_done <= std::uint64_t(most_on_way); ++i) std::this_thread::yield();
         most = std::max(most, rig.copy.n_submitted - rig.copy.n_done);
         holds = false;
       } else if (a.layer == 0) {
@@ -332,7 +334,8 @@ TEST_CASE("ahead: requests are answered while a copy is being submitted", "[gold
     if (a.layer > 0 && is_held) n_answered += before != a.mail->answered;
     before = a.mail->answered;
   };
-  CHECK(worst_difference(rig.all(x.f.tokens, {1}), x.expected, x.range()) < tolerance);
+  // The submitting thread may be too late for all layers of a step.
+  for (int i = 0; i < 100 && n_answered == 0; ++i) CHECK(worst_difference(rig.all(x.f.tokens, {1}), x.expected, x.range()) < tolerance);
   HelpCounters const help = rig.executor.help_counters();
   CHECK(help.n_timed_out == 0);
   CHECK(help.n_guessed > 0);
