@@ -22,7 +22,6 @@
 #include "tiered/memory/detail/lane_impl.hpp"
 #include "tiered/model/detail/kv_cache_impl.hpp"
 #include "tiered/model/detail/transformer_impl.hpp"
-#include "tiered/pipeline/detail/copy_submitter_impl.hpp"
 #include "tiered/pipeline/detail/executor_attend_impl.hpp"
 #include "tiered/pipeline/detail/executor_cross_impl.hpp"
 #include "tiered/pipeline/detail/executor_helped_impl.hpp"

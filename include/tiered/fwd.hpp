@@ -249,7 +249,6 @@ struct ActivationLayout;
 struct BlockRow;
 class ByteRing;
 class CopyLane;
-class CopySubmitter;
 class Executor;
 struct ExecutorParts;
 class ExpertAddresses;

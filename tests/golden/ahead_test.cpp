@@ -66,7 +66,6 @@ class Guesser {
   /// Before the layer of that guess looks which of its experts are there; after it has. On the device's thread.
   std::function<void()> before_look;
   std::function<void(HelpArgs const&)> when_looked;
-  bool waits = true;                      ///< until the copy of that guess is submitted
   std::atomic<bool> holds{false};         ///< from before the guess on: for HeldCopies::may_go
   std::atomic<std::uint64_t> n_steps{0};  ///< that had one
 
@@ -86,7 +85,7 @@ class Guesser {
       }
     }
     if (!first || target_ < 0) return;
-    while (waits && rig_->copy.n_submitted == n_before) std::this_thread::yield();
+    while (rig_->copy.n_submitted == n_before) std::this_thread::yield();
     ++n_steps;
   }
   bool is_guessed(std::int32_t d, std::int32_t e) const { return (*routes_)[step_][std::size_t(layer_ + 1 + d)].contains(e) == right_; }
@@ -306,40 +305,6 @@ TEST_CASE("ahead: wrong guesses cost room and bytes, and are the first to go", "
   std::size_t const bytes = std::ranges::find(x.model->table().shards, ShardKind::expert, &Shard::kind)->bytes;
   CHECK(help.wasted_bytes == help.n_guessed * bytes);
   CHECK(rig.cache.counters().evictions >= help.n_guessed - rig.cache.bytes() / bytes);
-}
-
-TEST_CASE("ahead: requests are answered while a copy is being submitted", "[golden][helped]") {
-  Fixture const x;
-  Routes const routes = routes_of(x.model, x.f.tokens);
-  RigOptions o = options(0.25, 1);
-  o.help_patience_ns = 20'000'000'000;
-  Rig rig(x.model, o);
-  Guesser guesser(rig, routes, false);  // of experts that nobody waits for
-  guesser.waits = false;
-  std::atomic<bool> is_held = false, is_last = true;
-  std::atomic<std::uint64_t> n_answered = 0;
-  rig.copy.before_submit = [&] {
-    is_held = true;
-    while (!is_last) std::this_thread::yield();
-    is_held = false;
-  };
-  rig.device.before_router = [&, inner = rig.device.before_router](RouterAheadArgs const& a) {
-    inner(a);
-    if (a.layer == 0) is_last = false;
-    if (a.layer == n_layers - 1) is_last = true;
-  };
-  std::uint64_t before = 0;
-  rig.device.before_help = [&, inner = rig.device.before_help](HelpArgs& a) {
-    inner(a);
-    if (a.layer > 0 && is_held) n_answered += before != a.mail->answered;
-    before = a.mail->answered;
-  };
-  // The submitting thread may be too late for all layers of a step.
-  for (int i = 0; i < 100 && n_answered == 0; ++i) CHECK(worst_difference(rig.all(x.f.tokens, {1}), x.expected, x.range()) < tolerance);
-  HelpCounters const help = rig.executor.help_counters();
-  CHECK(help.n_timed_out == 0);
-  CHECK(help.n_guessed > 0);
-  CHECK(n_answered > 0);
 }
 
 TEST_CASE("ahead: a copy that cannot be submitted fails the step, and the next one is right", "[golden][helped]") {

@@ -68,7 +68,6 @@ class HeldCopies {
   HeldCopies(std::shared_ptr<LaneSet> lanes, SimCopyOptions options) : lanes_(lanes), engine_(lanes, std::move(options)) {}
 
   Ticket submit(std::span<CopyPiece const> pieces, std::span<Ticket const> after) {
-    if (before_submit && std::this_thread::get_id() != own_thread_) before_submit();
     if (may_go) {
       lanes_->submit(engine_.lane(), [this] {
         while (!may_go()) std::this_thread::yield();
@@ -84,13 +83,11 @@ class HeldCopies {
   void wait(Ticket ticket) { engine_.wait(ticket); }
 
   std::atomic<std::uint64_t> n_submitted{0}, n_done{0};
-  std::function<bool()> may_go;         ///< asked by the copies' own thread, again and again; none: at once
-  std::function<void()> before_submit;  ///< where the thread that made this is not who submits
+  std::function<bool()> may_go;  ///< asked by the copies' own thread, again and again; none: at once
 
  private:
   std::shared_ptr<LaneSet> lanes_;
   SimCopyEngine engine_;
-  std::thread::id const own_thread_ = std::this_thread::get_id();
 };
 static_assert(CopyEngine<HeldCopies>);
 

@@ -36,9 +36,9 @@ inline constexpr std::size_t n_link_ways = 2;  // of those that cross it
 /// | `k.done(ticket)`          | bool   | true once source and target may be reused                                                    |
 /// | `c.wait(ticket)`          | void   | blocks the calling thread; throws the Error of a failed copy                                 |
 /// All tickets of one engine are of one lane, and copies finish in submission order: an engine with several queues orders them.
-/// The spans are read during submit only. One thread at a time submits, any may ask and wait. Optional: `recover()` waits for all copies
-/// and forgets errors; `times(begin, end)` says when the copies between two tickets ran; `way_of(piece)` which way its first byte crosses
-/// the link (of the submitting thread; an engine without it has one way, to the device).
+/// The spans are read during submit only. One submitting thread. Optional: `recover()` waits for all copies and forgets errors;
+/// `times(begin, end)` says when the copies between two tickets ran; `way_of(piece)` which way its first byte crosses the link (of the
+/// submitting thread; an engine without it has one way, to the device).
 template <class C>
 concept CopyEngine = requires(C& c, C const& k, std::span<CopyPiece const> pieces, std::span<Ticket const> after, Ticket t) {
   { c.submit(pieces, after) } -> std::same_as<Ticket>;

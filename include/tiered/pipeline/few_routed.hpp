@@ -4,11 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "tiered/pipeline/copy_submitter.hpp"
 #include "tiered/pipeline/experts_ahead.hpp"
 #include "tiered/pipeline/routed_rows.hpp"
 
@@ -135,8 +133,6 @@ class FewRouted {
   //     parts are copied until then;
   //   - an expert on its way is pinned until it is noted.
   // One that comes too late for its layer's look is computed from VRAM all the same, with those that the request fetches.
-  // Such copies are submitted by a thread of their own (CopySubmitter), so that a request never waits for a call of the driver; from the
-  // first one of a step until leave_step() the lane of copies is that thread's.
 
   /// Whether the layer can go this way on this device, under this plan.
   bool can_help(std::int32_t layer) const;
@@ -157,17 +153,11 @@ class FewRouted {
   /// A layer's router: `args` but for where the host's and the device's tables are; guesses for `targets`, likewise, go with enqueue() of
   /// the same layer, which is next.
   void enqueue_router(RouterAheadArgs args, GuessArgs guesses, std::span<std::int32_t const> targets);
-  /// Keeps a copy or two of guessed experts under way. False where there was nothing to do.
-  /// Errors  of copies before that could not be submitted; likewise serve().
+  /// Keeps a copy or two of guessed experts under way. False where there was nothing to do; takes some microseconds where there was.
   bool look_ahead();
   /// Has the host's caches read what it will probably compute of the next layer that misses something. False where there was nothing to do.
   bool read_ahead();
   void stop_reading();
-  /// When the device has ended the step, before anything else is copied: all copies ahead are submitted, if not done.
-  /// Errors  as look_ahead().
-  void leave_step();
-  /// Likewise, after an error.
-  void abandon_step() noexcept;
   /// After a step, when all copies are done: their entries are as all others.
   void settle_ahead();
   /// After the device has ended the step: whether it waited in vain. What it computed is of no use then, and who is in the cache is not
@@ -199,7 +189,6 @@ class FewRouted {
     Ticket filled;
     ExpertCache::Entry* pinned = nullptr;  ///< by a step that was helped
     bool tells = false;
-    CopySubmitter::Number number = 0;  ///< not 0: among on_way_, and `filled` is not known yet
   };
   /// A layer of a step that was enqueued.
   struct Helped {
@@ -270,11 +259,11 @@ class FewRouted {
   /// Where the device finds a layer's experts.
   ExpertGroup const* table_of(std::int32_t layer) const { return looks_ahead_ ? seen_by_device() : addresses_.of_layer(layer); }
   bool pays_to_look_ahead() const;
-  bool is_there(Coming const& c) const { return c.number != 0 ? submitter_->done(c.number) : env_->copy->done(c.filled); }
   bool may_bring_ahead();
-  void take_done();
+  bool is_there(Coming const& c) const { return env_->copy->done(c.filled); }
   void set_reserve();
   void keep_reserve();
+  void take_done();
   bool is_wanted(ShardId id) const;
   void bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Ticket const> after);
   void bring_for_later();
@@ -302,10 +291,9 @@ class FewRouted {
   bool looks_ahead_ = false;
   ExpertsAhead ahead_;
   GuessArgs guesses_;                              // of the layer that is being enqueued
-  std::unique_ptr<CopySubmitter> submitter_;       // where it looks ahead
-  CopyPace pace_;                                  // of these
+  CopyPace pace_;                                  // of copies ahead
   double host_each_s_ = 0;                         // an expert that a request leaves to the host, lately
-  std::vector<CopySubmitter::Number> on_way_;      // copies ahead that may not be done yet, ahead_entries of them at most
+  std::vector<Ticket> on_way_;                     // of copies ahead that may not be done yet
   std::vector<ShardId> guessed_;                   // brought ahead in this step
   std::vector<ShardId> unproven_;                  // brought ahead, not used so far: the first to go
   std::int32_t requested_layer_ = -1;              // in this step, last

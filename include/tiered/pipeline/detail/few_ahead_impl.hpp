@@ -100,17 +100,7 @@ bool FewRouted::look_ahead() {
 
 /// Their experts are as all others that are coming.
 void FewRouted::take_done() {
-  static_assert(std::size_t(ahead_entries) <= CopySubmitter::most_orders);
-  for (; !on_way_.empty() && submitter_->done(on_way_.front()); on_way_.erase(on_way_.begin())) {
-    CopySubmitter::Tickets const tickets = submitter_->tickets(on_way_.front());
-    pace_.end(steady_seconds());
-    Coming& c = *std::ranges::find(coming_, on_way_.front(), &Coming::number);
-    c.number = 0;
-    c.filled = c.pinned->filled = tickets.filled;
-    if (env_->trace == nullptr) continue;
-    Action const a{ActionKind::copy, first_gpu, c.shard, {0, env_->table.shard(c.shard).n_rows}, {}, c.pinned->offset, c.pinned->bytes};
-    env_->trace->push_back({a, TraceLane::copy, tickets.before, tickets.filled});
-  }
+  for (; !on_way_.empty() && env_->copy->done(on_way_.front()); on_way_.erase(on_way_.begin())) pace_.end(steady_seconds());
 }
 
 /// Whether one more may be on its way beside those of look_ahead(): each has an entry of help_entries until its copy is done.
@@ -136,8 +126,13 @@ void FewRouted::bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Tic
   pieces_.push_back({to_at(up), from_at(up), sizeof(ExpertGroup) - up});
   pieces_.push_back({to_at(gate), from_at(gate), sizeof(ExpertGroup::gate)});
   if (on_way_.empty()) pace_.begin(steady_seconds());
-  on_way_.push_back(submitter_->order(*env_->copy, pieces_, after));
-  coming_.push_back({id, {}, &entry, true, on_way_.back()});
+  Ticket const before = env_->copy->last();
+  entry.filled = env_->copy->submit(pieces_, after);
+  coming_.push_back({id, entry.filled, &entry, true});
+  on_way_.push_back(entry.filled);
+  if (env_->trace == nullptr) return;
+  Action const a{ActionKind::copy, first_gpu, id, {0, s.n_rows}, {}, entry.offset, s.bytes};
+  env_->trace->push_back({a, TraceLane::copy, before, entry.filled});
 }
 
 // ---- a request
@@ -157,7 +152,7 @@ void FewRouted::find_helped(std::uint32_t missing) {
     if (e.entry == nullptr) continue;
     ++e.entry->pins;
     Coming const* const c = coming(e.shard);
-    e.late = is_missing && copies && (c == nullptr || c->number == 0 || (comes_soon && c->number == on_way_.front()));
+    e.late = is_missing && copies && (c == nullptr || is_there(*c) || (comes_soon && c->filled == on_way_.front()));
     if (e.late) e.where = Where::fetched;
   }
 }
@@ -171,7 +166,8 @@ FewRouted::Coming const* FewRouted::coming(ShardId id) const {
 void FewRouted::wait_for_late() {
   for (Expert const& e : experts_) {
     Coming const* const c = e.late ? coming(e.shard) : nullptr;
-    while (c != nullptr && !is_there(*c) && std::atomic_ref(mail().given_up).load(std::memory_order_relaxed) == 0) detail::pause_briefly();
+    while (c != nullptr && !env_->copy->done(c->filled) && std::atomic_ref(mail().given_up).load(std::memory_order_relaxed) == 0)
+      detail::pause_briefly();
   }
 }
 
@@ -185,16 +181,8 @@ void FewRouted::bring_for_later() {
 
 // ---- after a step
 
-void FewRouted::leave_step() {
-  if (submitter_) submitter_->quiet();
-}
-
-void FewRouted::abandon_step() noexcept {
-  if (submitter_) submitter_->drain();
-}
-
 void FewRouted::settle_ahead() {
-  take_done();
+  on_way_.clear();
   std::erase_if(coming_, [&](Coming const& c) {
     if (!c.tells) return false;
     addresses_.note(c.shard, base_of(*env_->cache->peek(c.shard)));

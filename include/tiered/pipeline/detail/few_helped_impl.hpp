@@ -10,7 +10,6 @@
 
 #include "tiered/core/clock.hpp"
 #include "tiered/core/error.hpp"
-#include "tiered/memory/detail/lane_wait.hpp"
 #include "tiered/pipeline/few_routed.hpp"
 
 namespace tiered {
@@ -39,9 +38,7 @@ void FewRouted::open_mail() {
   has_mail_ = true;
   looks_ahead_ = pays_to_look_ahead();
   set_reserve();
-  if (!looks_ahead_) return;
-  ahead_.open_mail();
-  if (submitter_ == nullptr) submitter_ = std::make_unique<CopySubmitter>();
+  if (looks_ahead_) ahead_.open_mail();
 }
 
 void FewRouted::take_over(FewRouted const& other) {
@@ -195,6 +192,7 @@ bool FewRouted::serve() {
   wait_for_late();
   m.has_sum = uses_host;
   std::atomic_ref(m.answered).store(number, std::memory_order_release);
+  read_ahead();  // before copies are submitted, which takes some 12 us each
   count_request(asked_s, decided_s, computed_s);
   bring_for_later();  // the device knows already that who was there has gone
   after_.clear();
@@ -250,9 +248,8 @@ void FewRouted::share_helped_misses() {
 
 /// Those whose copies are done, as long as there are fewer changes than that.
 void FewRouted::note_arrivals(std::size_t most_changes) {
-  take_done();
   std::erase_if(coming_, [&](Coming const& c) {
-    if ((!c.tells && addresses_.changes().size() >= most_changes) || !is_there(c)) return false;
+    if ((!c.tells && addresses_.changes().size() >= most_changes) || !env_->copy->done(c.filled)) return false;
     std::byte const* const base = base_of(*env_->cache->peek(c.shard));
     c.tells ? addresses_.note(c.shard, base) : addresses_.set(c.shard, base);
     if (c.pinned != nullptr) --c.pinned->pins;
@@ -285,7 +282,7 @@ void FewRouted::list_parts() {
     for (TransferArgs::Part const& part : addresses_.changes()) add(part);
   } else {
     // A copy that is on its way enters its expert in parts: none may stand between the whole table's.
-    if (!on_way_.empty()) detail::wait_until([&] { return submitter_->done(on_way_.back()); });
+    if (!on_way_.empty()) env_->copy->wait(on_way_.back());
     add(addresses_.all());
   }
   addresses_.changes().clear();

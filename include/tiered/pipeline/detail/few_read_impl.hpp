@@ -18,12 +18,12 @@ namespace tiered {
 /// way, but may come too late.
 bool FewRouted::read_ahead() {
   if (!looks_ahead_ || env_->host.kernels().read_ahead == nullptr || read_for_ == ahead_.reached()) return false;
-  read_for_ = ahead_.reached();
+  std::int32_t const reached = ahead_.reached();
   auto const is_missing = [&](ShardId id) { return env_->cache->peek(id) == nullptr; };
-  for (std::int32_t layer = read_for_ + 1; layer <= read_for_ + GuessArgs::max_layers; ++layer) {
+  for (std::int32_t layer = reached + 1; layer <= reached + GuessArgs::max_layers; ++layer) {
     std::span<ShardId const> const wanted = ahead_.wanted(layer);
     std::ptrdiff_t const n_missing = std::ranges::count_if(wanted, is_missing);
-    auto const is_coming = [&](Coming const& c) { return c.number != 0 && env_->table.shard(c.shard).layer == layer; };
+    auto const is_coming = [&](Coming const& c) { return !is_there(c) && env_->table.shard(c.shard).layer == layer; };
     if (n_missing == 0 && std::ranges::none_of(coming_, is_coming)) continue;
     std::array<ReadAheadArgs::Part, ReadAheadArgs::max_parts> parts;
     ReadAheadArgs args{parts.data(), 0};
@@ -44,6 +44,7 @@ bool FewRouted::read_ahead() {
     for (Coming const& c : coming_) {
       if (is_coming(c)) read(c.shard);
     }
+    read_for_ = reached;
     tiered::launch(env_->host.kernels().read_ahead, args, env_->host.queue_now());
     return true;
   }
