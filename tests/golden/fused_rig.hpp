@@ -68,6 +68,7 @@ class HeldCopies {
   HeldCopies(std::shared_ptr<LaneSet> lanes, SimCopyOptions options) : lanes_(lanes), engine_(lanes, std::move(options)) {}
 
   Ticket submit(std::span<CopyPiece const> pieces, std::span<Ticket const> after) {
+    if (before_submit) before_submit();
     if (may_go) {
       lanes_->submit(engine_.lane(), [this] {
         while (!may_go()) std::this_thread::yield();
@@ -83,7 +84,8 @@ class HeldCopies {
   void wait(Ticket ticket) { engine_.wait(ticket); }
 
   std::atomic<std::uint64_t> n_submitted{0}, n_done{0};
-  std::function<bool()> may_go;  ///< asked by the copies' own thread, again and again; none: at once
+  std::function<bool()> may_go;         ///< asked by the copies' own thread, again and again; none: at once
+  std::function<void()> before_submit;  ///< of the thread that submits
 
  private:
   std::shared_ptr<LaneSet> lanes_;

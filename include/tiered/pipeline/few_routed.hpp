@@ -77,18 +77,20 @@ struct HelpCounters {
   double attention_read_share = 0;  ///< of keys and values in host memory, what the device read in the newest step (ReadBalance)
 };
 
-/// When the copy that a lane is at will be done: those before took about as long. Plain data.
-class CopyPace {
+/// When the thing that is going on will be done, a copy say, or a layer: those before took about as long. Plain data.
+class Pace {
  public:
-  /// The lane begins with one, as there was none.
+  /// One begins, as there was none.
   void begin(double now_s) { since_s_ = now_s; }
-  /// One is done, and the next one begins.
-  void end(double now_s) {
-    double const took_s = now_s - since_s_;
+  /// n are done, and the next one begins.
+  void end(double now_s, std::int32_t n = 1) {
+    double const took_s = (now_s - since_s_) / n;
     each_s_ += (took_s - each_s_) * (each_s_ > 0 ? 1.0 / 16 : 1.0);
     since_s_ = now_s;
   }
   /// 0 before the first is done.
+  double each_s() const { return each_s_; }
+  /// Of the one that is going on: 0 where it takes longer than those before.
   double left_s(double now_s) const { return std::max(0.0, since_s_ + each_s_ - now_s); }
 
  private:
@@ -264,6 +266,8 @@ class FewRouted {
   void set_reserve();
   void keep_reserve();
   void take_done();
+  std::int32_t distance_ahead(double now_s) const;
+  void note_reached(double now_s);
   bool is_wanted(ShardId id) const;
   void bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Ticket const> after);
   void bring_for_later();
@@ -291,7 +295,8 @@ class FewRouted {
   bool looks_ahead_ = false;
   ExpertsAhead ahead_;
   GuessArgs guesses_;                              // of the layer that is being enqueued
-  CopyPace pace_;                                  // of copies ahead
+  Pace copies_, layers_;                           // of copies ahead; of what the device reaches
+  std::int32_t paced_ = -1;                        // layer that layers_ knows of, in this step
   double host_each_s_ = 0;                         // an expert that a request leaves to the host, lately
   std::vector<Ticket> on_way_;                     // of copies ahead that may not be done yet
   std::vector<ShardId> guessed_;                   // brought ahead in this step

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -82,13 +83,18 @@ bool FewRouted::is_wanted(ShardId id) const {
          (is_passed || std::ranges::find(evicted_, id) == evicted_.end());
 }
 
-/// A second copy stands behind the first: for the next layer, which looks in less than two copies' time, it would come too late.
+/// For the nearest layer that it comes in time for; where the link has nothing to do, for a nearer one, too: it is there the next time.
 bool FewRouted::look_ahead() {
   if (!looks_ahead_) return false;
   take_done();
+  double const now_s = steady_seconds();
   bool const any = ahead_.look(addresses_.first_experts());
+  if (any) note_reached(now_s);
   if (on_way_.size() >= std::size_t(most_on_way)) return any;
-  std::optional<ShardId> const id = ahead_.next(on_way_.empty() ? 1 : 2, [&](ShardId s) { return is_wanted(s); });
+  auto const next = [&](std::int32_t distance) { return ahead_.next(distance, [&](ShardId s) { return is_wanted(s); }); };
+  std::int32_t const distance = distance_ahead(now_s);
+  std::optional<ShardId> id = next(distance);
+  if (!id && distance > 1 && on_way_.empty()) id = next(1);
   if (!id) return any;
   std::optional<ExpertCache::Room> const room = env_->cache->acquire_free(*id, env_->table.shard(*id).bytes);
   if (!room) return any;
@@ -98,9 +104,23 @@ bool FewRouted::look_ahead() {
   return true;
 }
 
+/// Layers from the one that the device is at to the first that looks after a copy submitted now is done.
+std::int32_t FewRouted::distance_ahead(double now_s) const {
+  if (copies_.each_s() <= 0 || layers_.each_s() <= 0) return on_way_.empty() ? 1 : 2;
+  double const before_s = on_way_.empty() ? 0 : copies_.left_s(now_s) + double(on_way_.size() - 1) * copies_.each_s();
+  double const later_s = before_s + copies_.each_s() - layers_.left_s(now_s);  // than the next layer looks
+  return std::clamp(1 + std::int32_t(std::ceil(later_s / layers_.each_s())), 1, GuessArgs::max_layers);
+}
+
+void FewRouted::note_reached(double now_s) {
+  if (ahead_.reached() <= paced_) return;
+  paced_ < 0 ? layers_.begin(now_s) : layers_.end(now_s, ahead_.reached() - paced_);
+  paced_ = ahead_.reached();
+}
+
 /// Their experts are as all others that are coming.
 void FewRouted::take_done() {
-  for (; !on_way_.empty() && env_->copy->done(on_way_.front()); on_way_.erase(on_way_.begin())) pace_.end(steady_seconds());
+  for (; !on_way_.empty() && env_->copy->done(on_way_.front()); on_way_.erase(on_way_.begin())) copies_.end(steady_seconds());
 }
 
 /// Whether one more may be on its way beside those of look_ahead(): each has an entry of help_entries until its copy is done.
@@ -125,7 +145,7 @@ void FewRouted::bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Tic
   static_assert(gate == 0 && up == sizeof(ExpertGroup::gate));
   pieces_.push_back({to_at(up), from_at(up), sizeof(ExpertGroup) - up});
   pieces_.push_back({to_at(gate), from_at(gate), sizeof(ExpertGroup::gate)});
-  if (on_way_.empty()) pace_.begin(steady_seconds());
+  if (on_way_.empty()) copies_.begin(steady_seconds());
   Ticket const before = env_->copy->last();
   entry.filled = env_->copy->submit(pieces_, after);
   coming_.push_back({id, entry.filled, &entry, true});
@@ -141,7 +161,7 @@ void FewRouted::bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Tic
 /// what is still on its way, only what comes next, if it does before the host would have all that is missing.
 void FewRouted::find_helped(std::uint32_t missing) {
   bool const copies = env_->plan->fetched_misses > 0;
-  bool const comes_soon = pace_.left_s(steady_seconds()) <= host_each_s_ * std::popcount(missing) || host_each_s_ == 0;
+  bool const comes_soon = copies_.left_s(steady_seconds()) <= host_each_s_ * std::popcount(missing) || host_each_s_ == 0;
   for (std::size_t slot = 0; slot < expert_of_.size(); ++slot) {
     Expert& e = experts_[std::size_t(expert_of_[slot])];
     bool const is_missing = (missing >> slot & 1u) != 0;

@@ -154,6 +154,7 @@ void FewRouted::begin_step(std::uint64_t step) {
   requested_layer_ = -1;
   read_.clear();
   read_for_ = -1;
+  paced_ = -1;
   if (looks_ahead_) ahead_.begin_step(step);
 }
 
@@ -176,6 +177,7 @@ bool FewRouted::serve() {
   find_helped(m.missing);
   requested_layer_ = layer;
   ahead_.reach(layer);
+  note_reached(asked_s);
   share_helped_misses();
   keep_reserve();
   clear_evicted();
