@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "tiered/engine/planning.hpp"
+#include "tiered/plan/account.hpp"
 #include "tiered/plan/estimate.hpp"
 
 namespace bench {
@@ -22,6 +23,21 @@ struct PredictionBasis {
   int n_sequences = 1;
 };
 
+/// The plan with the expert cache that it has behind `rows`: it was made for a typical context, and states leave the cache what they do not
+/// use.
+inline tiered::ShardPlan with_unused_states(tiered::ShardPlan plan, tiered::ShardTable const& table, tiered::Rows rows,
+                                            std::int32_t max_context, double used) {
+  if (plan.cache_bytes == 0) return plan;
+  tiered::PlanRequest request;
+  request.states = table.states;
+  request.rows = {rows.n, std::max(max_context, rows.context), rows.n_sequences};
+  request.states_used = used;
+  std::size_t const unused = tiered::unused_state_bytes(request, plan.state_in_vram);
+  plan.cache_bytes += unused - plan.shared_bytes;
+  plan.shared_bytes = unused;
+  return plan;
+}
+
 /// Of n rows behind `before` positions, as one block of a plan.
 inline Prediction predict_block(tiered::PlanImage const& image, PredictionBasis const& basis, std::int32_t n, std::int32_t before,
                                 std::int32_t max_context, bool looks_ahead = true) {
@@ -34,7 +50,8 @@ inline Prediction predict_block(tiered::PlanImage const& image, PredictionBasis 
   costs.streams_states = image.activations.kv_stream.half_pages > 0;
   costs.looks_ahead = looks_ahead;
   costs.grown = 0;
-  tiered::Estimate const e = estimate(image.schedule, image.plan, basis.table, costs, basis.cost.hardware, rows);
+  tiered::ShardPlan const plan = with_unused_states(image.plan, basis.table, rows, max_context, costs.states_used);
+  tiered::Estimate const e = estimate(image.schedule, plan, basis.table, costs, basis.cost.hardware, rows);
   return {e.seconds, e.copied_bytes, e.host_bytes};
 }
 

@@ -46,6 +46,7 @@
 #include "tiered/plan/detail/expert_share_impl.hpp"
 #include "tiered/plan/detail/experts_impl.hpp"
 #include "tiered/plan/detail/hardware_impl.hpp"
+#include "tiered/plan/detail/helped_layer_impl.hpp"
 #include "tiered/plan/detail/plan_io_impl.hpp"
 #include "tiered/plan/detail/plan_tiers_impl.hpp"
 #include "tiered/plan/detail/planner_impl.hpp"

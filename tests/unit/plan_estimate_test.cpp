@@ -6,6 +6,7 @@
 #include "fake_model.hpp"
 #include "tiered/plan/cost.hpp"
 #include "tiered/plan/expert_decode.hpp"
+#include "tiered/plan/helped_layer.hpp"
 #include "tiered/plan/ring_prefetch.hpp"
 
 using namespace tiered;
@@ -260,6 +261,52 @@ TEST_CASE("missing experts of a row come ahead while the link has nothing else t
   double const read = run().seconds;
   CHECK(read < read_behind - 0.5 * n_layers);
   CHECK(read >= in_vram + 7 * n_layers);
+}
+
+TEST_CASE("a row's layers of experts that the host is asked for take what helped_time() says, and lanes what their parts cost",
+          "[plan][estimate]") {
+  fake::Model const model{fake::small_moe()};
+  ShardTable table = model.table();
+  std::vector<Shard> shards(table.shards.begin(), table.shards.end());
+  for (Shard& s : shards) s.bytes *= s.kind == ShardKind::expert ? 1024 : 1;  // of those of a few KiB guesses do not pay
+  table.shards = shards;
+  ExpertLayers const experts{table.shards};
+  ShardPlan plan;
+  plan.shards.assign(table.shards.size(), {Tier::vram, 1});
+  plan.shards.front() = {};
+  for (std::uint32_t const id : experts.ids) plan.shards[id] = {Tier::pageable, 1, true};
+  plan.state_in_vram.assign(table.states.size(), 1.f);
+  plan.chunk_tokens = plan.block_tokens = 1;
+  plan.cache_bytes = experts.bytes / 2;
+  plan.fetched_misses = 0.75f;
+  HardwareProfile hardware = round_machine();
+  hardware.mutual = {0.8, 0.5};
+  PassCosts costs;
+  costs.shards.assign(table.shards.size(), {100, 1, 100});
+  costs.shards.front() = {};
+  costs.states.assign(table.states.size(), {100, 0, 100});
+  costs.read_bytes.assign(table.shards.size(), 0);
+  Shard const& expert = table.shards[experts.ids.front()];
+  double const used = double(experts.layers.front().size()) * expert.use_probability, n_layers = double(table.states.size());
+  for (std::uint32_t const id : experts.ids) {
+    costs.shards[id] = {40 * expert.use_probability, 0.01 * expert.use_probability, 16 * expert.use_probability};
+    costs.read_bytes[id] = 10 * expert.use_probability;
+  }
+  HelpedLayer layer;
+  layer.expert = helped_expert(helped_machine(hardware), expert, {40, 0.01, 16});
+  layer.used = used;
+  layer.missing = (1 - cache_hits(0.5)) * used;
+  layer.device_s = 2;  // attention, router
+  layer.link_share = 0.75;
+  HelpedTime const t = helped_time(layer);
+  REQUIRE((t.ahead > 0 && t.fetched > 0 && t.on_host > 0));
+  Estimate const e = estimate(RingPrefetch{}.schedule(plan, table), plan, table, costs, hardware, Rows{1, 1, 1});
+  CHECK(e.seconds == Approx(n_layers * t.seconds + 1).epsilon(1e-6));  // and the head
+  CHECK(e.host_s == Approx(n_layers * t.on_host * 40).epsilon(1e-6));
+  CHECK(e.copy_s == Approx(n_layers * (t.ahead + t.fetched) * 16).epsilon(1e-6));
+  CHECK(e.gpu_s == Approx(n_layers * (2 + (used - t.on_host) * 0.01) + 1).epsilon(1e-6));
+  CHECK(e.host_bytes == Approx(n_layers * t.on_host * 10).epsilon(1e-6));
+  CHECK(e.copied_bytes == Approx(n_layers * (t.ahead + t.fetched) * 10).epsilon(1e-6));
 }
 
 TEST_CASE("experts of blocks that use whole layers cross behind the layers before, but for what the cache keeps", "[plan][estimate]") {

@@ -111,16 +111,32 @@ struct HardwareProfile {
   static HardwareProfile simulated();
 };
 
-/// The same for the host's attention: beside the link memory gives it what it gives products. So where arithmetic holds it below that it
-/// loses nothing; and where it was measured in a cache, more.
-inline MutualRates attention_beside_link(HardwareProfile const& h) {
-  double products_bytes_per_s = 0;
-  for (MatmulRates const& rates : h.host.matmul) {
-    if (rates.bytes_per_s > products_bytes_per_s) products_bytes_per_s = rates.bytes_per_s;
-  }
-  double const rate = h.host.attention_bytes_per_s, share = h.mutual.host_share * (rate > 0 ? products_bytes_per_s / rate : 1);
-  return {share < 1 ? share : 1, h.mutual.h2d_share};
+/// Rate of the host's products that are held by memory alone.
+inline double fastest_products_bytes_per_s(DeviceRates const& host) {
+  double most = 0;
+  for (MatmulRates const& rates : host.matmul) most = rates.bytes_per_s > most ? rates.bytes_per_s : most;
+  return most;
 }
+
+/// MutualRates::host_share of what reads `bytes_per_s` alone: beside the link memory gives it what it gives the fastest products. So where
+/// arithmetic holds it below that it loses nothing; and where it was measured in a cache, more.
+constexpr double share_beside_link(MutualRates mutual, double memory_bytes_per_s, double bytes_per_s) {
+  double const share = mutual.host_share * (bytes_per_s > 0 && memory_bytes_per_s > 0 ? memory_bytes_per_s / bytes_per_s : 1);
+  return share < 1 ? share : 1;
+}
+
+/// Of the host's attention.
+inline MutualRates attention_beside_link(HardwareProfile const& h) {
+  double const memory = fastest_products_bytes_per_s(h.host);
+  return {share_beside_link(h.mutual, memory, h.host.attention_bytes_per_s), h.mutual.h2d_share};
+}
+
+/// What of a machine the layers depend on whose experts a device asks its host for, beside the costs of one expert: see helped_time().
+struct HelpedMachine {
+  MutualRates mutual = {};
+  double memory_bytes_per_s = 0;  ///< the host's fastest products; 0: not known
+  double hot_macs_per_s = 0;      ///< of products whose weights are in the host's caches; 0: not known
+};
 
 /// Which weight types each device has products for (bits as in Shard::dtypes), and whether it has attention.
 struct Capabilities {

@@ -42,6 +42,7 @@ struct PlanRequest {
   bool deterministic = false;                 ///< who computes an expert must not depend on what is cached
   MutualRates mutual = {};                    ///< of host and link where both are busy
   MutualRates mutual_attention = {};          ///< and where the host attends to states
+  HelpedMachine helped = {};                  ///< for steps of one row whose device asks the host
   ExpertLayers const* experts = nullptr;      ///< of these shards, where somebody has them already
   ExpertCosts const* expert_costs = nullptr;  ///< of these costs; likewise
   ExpertShare expert_share = {};              ///< of those that come in windows

@@ -17,6 +17,7 @@
 #include "tiered/plan/expert_decode.hpp"
 #include "tiered/plan/expert_flow.hpp"
 #include "tiered/plan/experts.hpp"
+#include "tiered/plan/helped_layer.hpp"
 
 namespace tiered {
 
@@ -172,7 +173,7 @@ struct Estimator::Walk {
     }
     return end_s;
   }
-  /// Within the step's one launch, in which nothing else is on its way but what comes ahead: see read_attention(), come_ahead().
+  /// Within the step's one launch, in which nothing else is on its way but what comes ahead: see read_attention(), run_helped().
   double attend_at_once(PassCost const& there, double own_s, double ready_s) {
     ReadAttention const both = read_attention(there, hop_s, attention_beside_link(*owner.hardware_));
     out.copy_s += both.read * there.copy_s;
@@ -194,10 +195,10 @@ struct Estimator::Walk {
     ActionTime time{rows_ready_s, rows_ready_s};
     if (layer == owner.experts_.layers.end() || layer->layer != layer_number) return time;
     if (comes_ahead(*layer, a.device)) return run_ahead(*layer);
+    if (asks(*layer, a.device)) return run_helped(*layer);
     double resident_s = 0, cached_s = 0, fetch_s = 0, host_s = 0, used = 0, used_on_host = 0, missed = 0;
     double const hit = plan.cache_bytes > 0 ? hits() : 0, fetched = (1 - hit) * double(plan.fetched_misses), computed = 1 - hit - fetched;
     double copied_bytes = out.copied_bytes, host_bytes = out.host_bytes;
-    Missing missing;
     double of_probability = -1, by_block = 0;  // mostly the same as of the expert before
     for (std::uint32_t const id : owner.experts_.ids_of(*layer)) {
       Placement const& p = plan.shards[id];
@@ -217,7 +218,6 @@ struct Estimator::Walk {
         fetch_s += fetched * cost.copy_s;
         copied_bytes += fetched * costs.read_bytes[id];
         if (computed > 0) host_s += computed * cost.host_s;
-        missing.add(cost, (1 - hit) * by_block, 1 - hit, (std::max)(computed, 0.0), probability, costs.read_bytes[id]);
         used_on_host += computed * probability;
         host_bytes += computed * costs.read_bytes[id];
       } else {
@@ -228,15 +228,6 @@ struct Estimator::Walk {
     out.host_bytes = host_bytes;
     double const to_host = a.device == host_device ? 0 : hop_s, to_gpu = hop_s - to_host;
     double end = time.begin_s;
-    if (double const ahead = come_ahead(*layer, a.device, missing, resident_s + cached_s); ahead > 0) {
-      fetch_s *= 1 - ahead;
-      host_s -= ahead * missing.host_s;
-      missed -= ahead * missing.n;
-      cached_s += ahead * missing.gpu_s;
-      used_on_host -= ahead * missing.used_on_host;
-      out.copied_bytes += ahead * missing.host_bytes;
-      out.host_bytes -= ahead * missing.host_bytes;
-    }
     double const gpu_s = resident_s + cached_s, waits = a.device == host_device ? 1 : layers_with_misses(missed, used);
     double const from_s = time.begin_s + (1 - waits) * gpu_s;  // averages: layers that wait for nothing are the GPU's alone
     bool const fetches = gpu_s > 0 && fetch_s > 0;
@@ -255,31 +246,46 @@ struct Estimator::Walk {
   }
   double experts_end_s = 0, states_read_s = 0;  ///< states_read_s: since then the link read these, for launched attention
 
-  /// Of one layer's experts that may be in the cache, what is not there, on the average.
-  struct Missing {
-    double n = 0, copies_s = 0;                                      ///< all
-    double host_s = 0, gpu_s = 0, used_on_host = 0, host_bytes = 0;  ///< those that the host computes; gpu_s, were they on the device
-    void add(PassCost const& cost, double n_used, double missed, double computed, double probability, double bytes) {
-      n += n_used;
-      copies_s += missed * cost.copy_s;
-      if (computed <= 0) return;
-      host_s += computed * cost.host_s;
-      gpu_s += computed * cost.gpu_s;
-      used_on_host += computed * probability;
-      host_bytes += computed * bytes;
-    }
-  };
-  /// The share of it that one row's step brings ahead of the layer, while the device computes what is there and the link
-  /// does not read states: see FewRouted.
-  double come_ahead(ExpertLayer const& layer, DeviceId home, Missing const& missing, double gpu_s) {
-    if (!costs.looks_ahead || rows_per_block > 1 || home == host_device || plan.deterministic || plan.fetched_misses <= 0) return 0;
-    if (!dense_are_resident()) return 0;
-    double const layer_s = (std::max)(0.0, rows_ready_s - experts_end_s - states_read_s + gpu_s);
-    double const bytes = double(owner.table_.shards[owner.experts_.ids[layer.begin]].bytes);
-    double const ahead = hidden_share(missing.n, layer_s, missing.copies_s, bytes);
-    if (ahead > 0) shared.copy(experts_end_s + states_read_s, ahead * missing.copies_s);
-    return ahead;
+  /// Whether the layer is one of a step in which the device asks the host, as far as a plan tells: see FewRouted.
+  bool asks(ExpertLayer const& layer, DeviceId home) {
+    if (!costs.looks_ahead || rows_per_block > 1 || home == host_device || plan.deterministic || plan.cache_bytes == 0) return false;
+    std::span<std::uint32_t const> const ids = owner.experts_.ids_of(layer);
+    auto const on_device = [&](std::uint32_t id) { return plan.shards[id].gpu_rows > 0; };
+    auto const cached = [&](std::uint32_t id) { return plan.shards[id].cached; };
+    return dense_are_resident() && std::all_of(ids.begin(), ids.end(), on_device) && std::any_of(ids.begin(), ids.end(), cached);
   }
+  ActionTime run_helped(ExpertLayer const& layer) {
+    double cached = 0, read_bytes = 0;
+    PassCost sum;
+    HelpedLayer l;
+    for (std::uint32_t const id : owner.experts_.ids_of(layer)) {
+      PassCost const& cost = costs.shards[id];
+      double const probability = owner.table_.shards[id].use_probability;
+      l.used += probability;
+      cached += plan.shards[id].cached ? probability : 0;
+      sum = {sum.host_s + cost.host_s, sum.gpu_s + cost.gpu_s, sum.copy_s + cost.copy_s};
+      read_bytes += costs.read_bytes[id];
+    }
+    PassCost const one{sum.host_s / l.used, sum.gpu_s / l.used, sum.copy_s / l.used};
+    l.expert = helped_expert(machine_, owner.table_.shards[owner.experts_.ids[layer.begin]], one);
+    l.missing = (1 - hits()) * cached;
+    l.device_s = (std::max)(rows_ready_s - experts_end_s, 0.0);
+    l.states_s = states_read_s;
+    l.link_share = double(plan.fetched_misses);
+    HelpedTime const t = helped_time(l);
+    double const crossed = t.ahead + t.fetched, bytes = read_bytes / l.used;
+    ActionTime const time{rows_ready_s, rows_ready_s - l.device_s + t.seconds};
+    out.gpu_s += (l.used - t.on_host) * one.gpu_s;
+    out.copy_s += crossed > 0 ? crossed * one.copy_s : 0;
+    out.host_s += t.on_host > 0 ? t.on_host * one.host_s : 0;
+    out.copied_bytes += crossed * bytes;
+    out.host_bytes += t.on_host * bytes;
+    gpu.free_s = rows_ready_s = experts_end_s = time.end_s;
+    states_read_s = 0;
+    return time;
+  }
+  HelpedMachine machine_ = helped_machine(*owner.hardware_);
+
   /// Then a step is the device's alone, but for experts.
   bool dense_are_resident() {
     if (dense_are_resident_ < 0) {

@@ -16,6 +16,7 @@
 #include "tiered/plan/detail/tier_share.hpp"
 #include "tiered/plan/expert_flow.hpp"
 #include "tiered/plan/experts.hpp"
+#include "tiered/plan/helped_layer.hpp"
 #include "tiered/plan/planner.hpp"
 #include "tiered/plan/verify_schedule.hpp"
 
@@ -146,6 +147,7 @@ class TierPlanner {
                 input_.deterministic,
                 mutual_,
                 mutual_attention_,
+                helped_machine(hardware_),
                 &experts_,
                 &expert_costs_,
                 share_};

@@ -11,6 +11,7 @@
 
 #include "tiered/plan/expert_decode.hpp"
 #include "tiered/plan/expert_flow.hpp"
+#include "tiered/plan/helped_layer.hpp"
 #include "tiered/plan/placements/order.hpp"
 
 namespace tiered::detail {
@@ -49,6 +50,7 @@ struct DenseShard {
   std::size_t expert_bytes = 0;
   double n_used = 0, n_used_by_all = 0;  ///< of these, by a row and by all rows
   PassCost experts;                      ///< all together
+  HelpedExpert helped;                   ///< one of them
 };
 
 /// One PlanRequest, as drafts see it: dense shards in the order of use, and experts by layer.
@@ -144,6 +146,7 @@ class SecondsPerByteWalk {
     s.n_used_by_all = double(s.n_experts) * used_by_all_;
     s.expert_bytes = VramAccount::round_up(expert.bytes);
     s.experts = all_experts_.costs.layers[std::size_t(found - experts_.layers.begin())];
+    s.helped = helped_expert(r_.helped, expert, {s.experts.host_s / s.n_used, s.experts.gpu_s / s.n_used, s.experts.copy_s / s.n_used});
     return s;
   }
 
@@ -218,17 +221,11 @@ class SecondsPerByteWalk {
     double const begin = c.rows_s;
     double end = begin;
     if (split.device_share >= 1 && split.hits < 1 && c.on_device && whole_layers()) return run_ahead(split, router, c);
+    if (asks(split, c)) return run_helped(split, router, in_cache, c);
     // As in the estimate: layers that wait for nothing are the device's alone, and what misses comes in the others.
-    double missed = split.device_share * (1 - in_cache);
+    double const missed = split.device_share * (1 - in_cache);
     double const on_host = 1 - split.device_share;
     double const gpu_s = split.device_share > 0 ? split.device_share * sum.gpu_s : 0;  // an infinite cost of nothing is none
-    if (r_.looks_ahead && r_.rows.n == 1 && c.all_resident && c.on_device && split.cache_bytes > 0 && split.fetched > 0 &&
-        !r_.deterministic) {
-      double const layer_s = (std::max)(0.0, begin - c.experts_s - c.states_read_s + gpu_s);
-      double const ahead = hidden_share(missed * router.n_used, layer_s, missed * sum.copy_s, double(router.expert_bytes));
-      if (ahead > 0) c.link_s = (std::max)(c.link_s, c.experts_s + c.states_read_s) + ahead * missed * sum.copy_s;
-      missed *= 1 - ahead;
-    }
     double const waits = c.on_device ? layers_with_misses((missed + on_host) * router.n_used_by_all, router.n_used) : 1;
     double const from = begin + (1 - waits) * gpu_s, hops_s = c.on_device ? 2 * waits * r_.hop_s : 0;
     double host_s = (missed * (1 - split.fetched) + on_host) * sum.host_s, copy_s = missed * split.fetched * sum.copy_s;
@@ -240,6 +237,23 @@ class SecondsPerByteWalk {
     double const away = c.on_device ? missed * (1 - split.fetched) + on_host : split.device_share;
     c.states_read_s = 0;
     c.rows_s = c.experts_s = end + slots_back_s(r_.rows.n, away * router.n_used);
+  }
+
+  /// As in the estimate.
+  bool asks(ExpertSplit const& split, Clocks const& c) const {
+    return r_.looks_ahead && r_.rows.n == 1 && c.all_resident && c.on_device && split.cache_bytes > 0 && split.device_share >= 1 &&
+           !r_.deterministic;
+  }
+  void run_helped(ExpertSplit const& split, DenseShard const& router, double in_cache, Clocks& c) const {
+    HelpedLayer l;
+    l.expert = router.helped;
+    l.used = router.n_used;
+    l.missing = (1 - in_cache) * router.n_used;
+    l.device_s = (std::max)(c.rows_s - c.experts_s, 0.0);
+    l.states_s = c.states_read_s;
+    l.link_share = split.fetched;
+    c.rows_s = c.experts_s = c.rows_s - l.device_s + helped_time(l).seconds;
+    c.states_read_s = 0;
   }
 
   /// Of what may be in the cache.
