@@ -40,6 +40,7 @@ struct EngineJob {
   std::vector<int> prompts;
   int max_context = 0, n_runs = 2;  ///< runs of each prompt, the first of which is another figure
   double started_s = 0;             ///< when the process began, by now_s()
+  bool reads_ahead = false;         ///< EngineOptions::read_ahead
   bool looks_ahead = true;          ///< as planned; false: see EngineOptions::look_ahead
 };
 
@@ -95,6 +96,7 @@ class EngineCells {
     o.max_context = job.max_context;
     o.kv_type = kv_type_of(job.question.kv_type);
     o.link_bytes_per_s = job.question.held_link_bytes_per_s;
+    o.read_ahead = job.reads_ahead;
     if (!job.looks_ahead) o.look_ahead = tiered::LookAhead::never;
     o.expert_prior = false;  // a cell says the same whatever ran before
     return o;

@@ -33,6 +33,7 @@ struct SweepOptions {
   std::vector<int> prompts = {1024, 4096, 16384};
   int n_decode = 64, n_runs = 2, n_threads = 0;
   bool simulated = false;
+  bool reads_ahead = false;        ///< EngineOptions::read_ahead
   bool looks_ahead = true;         ///< EngineOptions::look_ahead
   bool engine_per_prompt = false;  ///< whose context is no longer than that prompt needs, as peers have it
   std::string kv_type = "f16", ids, json_file;
@@ -127,6 +128,7 @@ class Sweep {
         job.max_context = *std::max_element(group.begin(), group.end()) + o_.n_decode;
         job.n_runs = o_.n_runs;
         job.looks_ahead = o_.looks_ahead;
+        job.reads_ahead = o_.reads_ahead;
         ask(job, machine);
       }
       for (int const prompt : o_.prompts) print_kept(with(about, budget, prompt));

@@ -30,6 +30,7 @@ RigOptions options(double cache_share, float fetched, LookAhead look_ahead = Loo
           .cache_share = cache_share,
           .capture_rows = 1,
           .look_ahead = look_ahead,
+          .read_ahead = true,
           .helps = true};
 }
 

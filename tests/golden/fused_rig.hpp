@@ -42,6 +42,7 @@ struct RigOptions {
   std::int32_t max_context = 256;
   std::shared_ptr<Faults> faults = nullptr;  ///< of copies
   LookAhead look_ahead = LookAhead::never;
+  bool read_ahead = false;
   bool experts_in_vram = false;  ///< where it helps
   bool threads = false;          ///< lanes, which otherwise take turns by the seed
   bool helps = false;  ///< all but the experts in VRAM, these in the cache or not: the device asks the host (lanes are threads then)
@@ -233,6 +234,7 @@ class Rig {
     p.device_maps_kv = o.maps_host && o.helps;
     p.help_patience_ns = o.help_patience_ns;
     p.look_ahead = o.look_ahead;
+    p.read_ahead = o.read_ahead;
     return p;
   }
 

@@ -98,6 +98,7 @@ TEST_CASE("every missing expert comes one way, the link has time for its part, a
 
 TEST_CASE("while the link reads states it brings fewer experts", "[plan][helped_layer]") {
   HelpedLayer l = layer(6);
+  l.reads_ahead = true;
   l.device_s = 150 * us;
   HelpedTime const idle = helped_time(l);
   l.states_s = 140 * us;

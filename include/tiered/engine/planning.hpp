@@ -35,8 +35,12 @@ struct EngineOptions {
   /// the next, in the folder of `profile`; nothing: where figures of this machine are looked for (measures()). Never where `deterministic`.
   std::optional<bool> expert_prior = std::nullopt;
   LookAhead look_ahead = LookAhead::planned;  ///< experts that later layers will probably want come ahead of them: for experiments
-  std::optional<Isa> isa = std::nullopt;      ///< of the host's kernels; nothing: the best that this machine has
-  int device = 0;                             ///< which of several GPUs
+  /// With look_ahead, the host's caches read what it will probably compute of the next layer, while the device is on its own. Plans do not
+  /// count it. For experiments: with nothing else on link and memory it takes a third to a half off what the host's experts take; in whole
+  /// steps of the reference machine, whose noise was larger, nothing was gained, and fewer copies came in time.
+  bool read_ahead = false;
+  std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best that this machine has
+  int device = 0;                         ///< which of several GPUs
   /// vram_bytes does not count what the CUDA context and libraries take: for comparison with engines that do not count it either.
   bool vram_excludes_context = false;
   /// Holds copies to the device, and from it, to this rate each, all lanes together, as a slower link would: for experiments. 0: as the

@@ -77,6 +77,7 @@ struct ExecutorParts {
   std::int32_t capture_rows = 1;
   std::uint64_t help_patience_ns = 0;  ///< how long the device waits for the host within a step; 0: HelpArgs::patience_ns
   LookAhead look_ahead = LookAhead::planned;
+  bool read_ahead = false;        ///< as in EngineOptions
   AnalyticCost attention_cost{};  ///< whether attention of many rows goes to keys and values in host memory, or they come to the device
 };
 

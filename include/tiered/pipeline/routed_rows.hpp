@@ -38,6 +38,7 @@ struct ExpertsEnvironment {
   std::uint64_t help_patience_ns = 0;      ///< HelpArgs::patience_ns; 0: its own
   CopyLane* rows_copy = nullptr;           ///< for rows of activations, which do not stand behind weights; may be `copy`
   LookAhead look_ahead = LookAhead::planned;
+  bool read_ahead = false;
   bool helps = false;  ///< the step is enqueued as a whole: see FewRouted::enqueue
 };
 

@@ -26,7 +26,7 @@ struct HelpedLayer {
   double device_s = 0;           ///< the device alone, from the sum of the layer before to this one's experts
   double states_s = 0;           ///< of these, while host and link are busy with keys and values
   double link_share = 0;         ///< ShardPlan::fetched_misses
-  bool reads_ahead = true;       ///< weights that guesses name into the host's caches
+  bool reads_ahead = false;      ///< weights that guesses name into the host's caches
 };
 
 /// Averages of a layer, in experts, but for the seconds.

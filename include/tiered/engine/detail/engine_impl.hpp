@@ -80,6 +80,7 @@ ExecutorParts EngineCore::executor_parts() {
                       parts_.device_maps_host,
                       parts_.device_maps_kv};
   parts.look_ahead = options_.look_ahead;
+  parts.read_ahead = options_.read_ahead;
   if (options_.hardware) parts.attention_cost.hardware = *options_.hardware;
   return parts;
 }

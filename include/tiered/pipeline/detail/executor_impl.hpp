@@ -81,6 +81,7 @@ void Executor::activate(PlanImage const& image) {
   env_.help_patience_ns = p_.help_patience_ns;
   env_.rows_copy = &kv_copy();
   env_.look_ahead = p_.look_ahead;
+  env_.read_ahead = p_.read_ahead;
   routed_.prepare(first_expert_);
   if (image.uses_device) settled_ = false;
   device_embeds_ = device_embeds();

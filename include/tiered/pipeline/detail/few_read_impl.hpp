@@ -17,7 +17,7 @@ namespace tiered {
 /// Once for each layer that the device comes to; the least likely of what is missing, as the link takes the others; then what is on its
 /// way, but may come too late.
 bool FewRouted::read_ahead() {
-  if (!looks_ahead_ || env_->host.kernels().read_ahead == nullptr || read_for_ == ahead_.reached()) return false;
+  if (!looks_ahead_ || !env_->read_ahead || env_->host.kernels().read_ahead == nullptr || read_for_ == ahead_.reached()) return false;
   std::int32_t const reached = ahead_.reached();
   auto const is_missing = [&](ShardId id) { return env_->cache->peek(id) == nullptr; };
   for (std::int32_t layer = reached + 1; layer <= reached + GuessArgs::max_layers; ++layer) {
