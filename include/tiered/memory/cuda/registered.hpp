@@ -208,7 +208,9 @@ class RegisteredMapping {
 
   /// Registers the piece, or waits for whoever does. Whether it is registered then. Throws nothing.
   bool settle(std::size_t at) {
-    State state = State::pending;
+    State state = states_[at].load(std::memory_order_acquire);
+    if (state > State::running) return state == State::registered;
+    state = State::pending;
     if (!states_[at].compare_exchange_strong(state, State::running)) {
       std::unique_lock lock(mutex_);
       settled_.wait(lock, [&] { return states_[at].load() > State::running; });

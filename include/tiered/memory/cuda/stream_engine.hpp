@@ -261,10 +261,10 @@ class StreamCopyEngine {
     }
   }
 
-  /// A source that is going to be registered is waited for: much sooner than the thread would have copied it.
+  /// A source that is going to be registered is waited for: much sooner than the thread would have copied it. Before the driver is asked,
+  /// which may say that memory is page-locked while another thread is still in the call that does it; a copy is refused then.
   CudaAddresses::Stretch source_at(CopyPiece const& piece) {
-    CudaAddresses::Stretch const known = addresses_.find(piece.src, piece.bytes);
-    if (known.kind != Kind::pageable || sources_ == nullptr || !sources_->wait_until(piece.src, 1)) return known;
+    if (sources_ != nullptr) static_cast<void>(sources_->wait_until(piece.src, 1));
     return addresses_.find(piece.src, piece.bytes);
   }
 
