@@ -261,6 +261,7 @@ class ExpertFlow;
 class ExpertsAhead;
 struct ExpertsEnvironment;
 class FewRouted;
+class Pace;
 class HelpedAttention;
 struct KvStream;
 class ModelRef;

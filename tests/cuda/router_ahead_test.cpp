@@ -72,12 +72,12 @@ struct Problem {
     return g;
   }
   /// Sums of dim products in f32, in any order, of a row whose norm is rounded, too.
-  double tolerance(std::int32_t layer, std::int32_t expert) const {
+  double tolerance(std::int32_t of_layer, std::int32_t expert) const {
     double squares = 0, sum = 0;
     for (float const v : x) squares += double(v) * double(v);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      double const norm = c.norm_weights ? double(norms[std::size_t(layer)][i]) : 1;
-      sum += std::fabs(double(weights[std::size_t(layer)][std::size_t(expert) * x.size() + i]) * double(x[i]) * norm);
+      double const norm = c.norm_weights ? double(norms[std::size_t(of_layer)][i]) : 1;
+      sum += std::fabs(double(weights[std::size_t(of_layer)][std::size_t(expert) * x.size() + i]) * double(x[i]) * norm);
     }
     return std::ldexp(double(c.dim + 16), -24) * sum / std::sqrt(squares / double(c.dim) + 1e-6);
   }

@@ -47,7 +47,7 @@ struct QuantizeArgs {
 };
 
 /// Memory that ops to come will probably read, to be brought into caches while the caller goes on: a hint. The next op on the same queue
-/// that computes ends it, or another of these, which may have no parts; until then the memory must be there.
+/// that the team shares out ends it, or another of these, which may have no parts; until then the memory must be there.
 struct ReadAheadArgs {
   static constexpr int max_parts = 24;
   struct Part {
@@ -455,7 +455,8 @@ struct HelpLog {
   std::uint64_t begin_ns = 0, end_ns = 0;
   std::uint64_t asked_ns = 0;                     ///< 0 where there was no request: then the next two are of an earlier one
   std::uint64_t decided_ns = 0, answered_ns = 0;  ///< when the device saw it, or stopped waiting
-  std::uint64_t copied_ns = 0;                    ///< when parts of many bytes were there; of an earlier request without `copies`
+  std::uint64_t copied_ns = 0;                    ///< when parts of many bytes were there, or it was known that there are none; of an
+                                                  ///< earlier request without `copies`
 };
 
 /// What a layer's router makes of a row that is yet to reach the layer. One word of the host's memory, so that it is seen whole.

@@ -1,13 +1,13 @@
 /// The routed experts of few rows, where every microsecond between router and sum is one of the token's.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "tiered/pipeline/experts_ahead.hpp"
+#include "tiered/pipeline/pace.hpp"
 #include "tiered/pipeline/routed_rows.hpp"
 
 namespace tiered {
@@ -77,26 +77,6 @@ struct HelpCounters {
   double attention_read_share = 0;  ///< of keys and values in host memory, what the device read in the newest step (ReadBalance)
 };
 
-/// When the thing that is going on will be done, a copy say, or a layer: those before took about as long. Plain data.
-class Pace {
- public:
-  /// One begins, as there was none.
-  void begin(double now_s) { since_s_ = now_s; }
-  /// n are done, and the next one begins.
-  void end(double now_s, std::int32_t n = 1) {
-    double const took_s = (now_s - since_s_) / n;
-    each_s_ += (took_s - each_s_) * (each_s_ > 0 ? 1.0 / 16 : 1.0);
-    since_s_ = now_s;
-  }
-  /// 0 before the first is done.
-  double each_s() const { return each_s_; }
-  /// Of the one that is going on: 0 where it takes longer than those before.
-  double left_s(double now_s) const { return std::max(0.0, since_s_ + each_s_ - now_s); }
-
- private:
-  double since_s_ = 0, each_s_ = 0;
-};
-
 /// Rows are on the device, most experts are not. The device computes those that are in VRAM without waiting, writes what the host needs to
 /// know straight into the host's memory and reads the host's sum from there: no copy engine, whose hand-overs cost more than such bytes.
 /// Of the experts that are missing a share is fetched (ShardPlan::fetched_misses) while the host computes the others: link, host's
@@ -157,7 +137,8 @@ class FewRouted {
   void enqueue_router(RouterAheadArgs args, GuessArgs guesses, std::span<std::int32_t const> targets);
   /// Keeps a copy or two of guessed experts under way. False where there was nothing to do; takes some microseconds where there was.
   bool look_ahead();
-  /// Has the host's caches read what it will probably compute of the next layer that misses something. False where there was nothing to do.
+  /// Has the host's caches read what it will probably compute of the next layer that misses something, where EngineOptions::read_ahead says
+  /// so. False where there was nothing to do.
   bool read_ahead();
   void stop_reading();
   /// After a step, when all copies are done: their entries are as all others.
@@ -272,7 +253,7 @@ class FewRouted {
   void bring_ahead(ShardId id, ExpertCache::Entry& entry, std::span<Ticket const> after);
   void bring_for_later();
   void count_guessed();
-  void count_request(double asked_s, double decided_s, double computed_s);
+  void count_request(double asked_s, double decided_s, double computed_s, double there_s);
 
   ExpertsEnvironment const* env_;
   ExpertAddresses addresses_;

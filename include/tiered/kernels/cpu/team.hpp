@@ -57,9 +57,9 @@ class Team {
   }
 
   /// Brings memory into the caches of all members but the caller while the caller goes on: what a loop to come will probably read, a
-  /// member's share of each part into its own. Ends with the next loop, of whoever, or when all is there; another call takes its place.
-  /// A hint: with one thread, or more threads than cores, nothing is read. The memory must be there until it ends; of no parts, another
-  /// call ends it and begins nothing. `parts` are copied, at most max_read_parts of them.
+  /// member's share of each part into its own. Ends with the next loop that is given to members, or when all is there; another call takes
+  /// its place. A hint: with one thread, or more threads than cores, nothing is read. The memory must be there until it ends; of no parts,
+  /// another call ends it and begins nothing. `parts` are copied, at most max_read_parts of them.
   static constexpr std::size_t max_read_parts = 24;
   void read_ahead(std::span<std::span<std::byte const> const> parts);
 

@@ -164,7 +164,6 @@ class RegisteredMapping {
   };
   static std::uintptr_t address(void const* data) { return reinterpret_cast<std::uintptr_t>(data); }
 
-  static constexpr std::uintptr_t huge_page = 2 * MiB;
   static std::vector<Piece> pieces_of(std::vector<Bytes> const& ranges, std::size_t piece_bytes) {
     auto const page = std::uintptr_t(::sysconf(_SC_PAGESIZE));
     expects(piece_bytes != 0 && piece_bytes % page == 0, "memory is registered in whole pages");
@@ -180,12 +179,8 @@ class RegisteredMapping {
       joined.back().end = std::max(joined.back().end, piece.end);
     }
     for (Piece const& piece : joined) {
-      for (std::uintptr_t at = piece.begin, end = 0; at < piece.end; at = end) {
-        end = at + piece_bytes;
-        if (piece_bytes >= huge_page) end = end / huge_page * huge_page;  // no page is of two registrations, also a large one
-        end = std::min(end, piece.end);
-        pieces.push_back({at, end});
-      }
+      for (std::uintptr_t at = piece.begin; at < piece.end; at += piece_bytes)
+        pieces.push_back({at, std::min(at + piece_bytes, piece.end)});
     }
     return pieces;
   }

@@ -101,7 +101,10 @@ void Executor::run_helped(bool asks_attention) {
   } catch (...) {
     few.give_up();
     attention_.give_up();
-    few.stop_reading();
+    try {
+      few.stop_reading();
+    } catch (Error const&) {  // the first one is what the caller should know
+    }
     throw;
   }
   if (waited_in_vain(asks_attention)) return walk();

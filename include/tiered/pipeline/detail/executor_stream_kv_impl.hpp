@@ -41,8 +41,8 @@ void Executor::attend_streamed(AttendRequest const& r) {
   StreamedSums sums;
   sums.parts = static_cast<float*>(scratch_.take(2 * queries * std::size_t(c.head_dim) * sizeof(float)));
   sums.log_sum_exp = static_cast<float*>(scratch_.take(2 * queries * sizeof(float)));
-  sums.workspace = static_cast<std::byte*>(scratch_.take(
-      attention_workspace_bytes(std::min(n_rows_, attention_few_rows), c.n_heads, c.head_dim, chunk_max_position_)));
+  sums.workspace = static_cast<std::byte*>(
+      scratch_.take(attention_workspace_bytes(std::min(n_rows_, attention_few_rows), c.n_heads, c.head_dim, chunk_max_position_)));
   std::span<BlockRow const> const rows = rows_.subspan(std::size_t(chunk_begin_), std::size_t(n_rows_));
   for (std::int32_t begin = 0, end = 0; begin < n_rows_; begin = end) {
     auto const at = [&](std::int32_t i) -> BlockRow const& { return rows[std::size_t(i)]; };
@@ -75,8 +75,9 @@ void Executor::attend_stretch(AttendRequest const& r, StreamedSums const& sums, 
     tiered::launch(kernels_->attention[std::uint32_t(p_.kv->type())], args, queue_);
     if (pass == 0) return;
     bool const last = pass + 1 == n_passes;
-    tiered::launch(kernels_->merge_attention, MergeAttentionArgs{sums.parts, sums.log_sum_exp, last ? out : sums.parts,
-                                                                 last ? nullptr : sums.log_sum_exp, 2, rows.size(), c.n_heads, c.head_dim},
+    tiered::launch(kernels_->merge_attention,
+                   MergeAttentionArgs{sums.parts, sums.log_sum_exp, last ? out : sums.parts, last ? nullptr : sums.log_sum_exp, 2,
+                                      rows.size(), c.n_heads, c.head_dim},
                    queue_);
   };
   std::int32_t pass = 0;

@@ -109,7 +109,7 @@ std::int32_t FewRouted::distance_ahead(double now_s) const {
   if (copies_.each_s() <= 0 || layers_.each_s() <= 0) return on_way_.empty() ? 1 : 2;
   double const before_s = on_way_.empty() ? 0 : copies_.left_s(now_s) + double(on_way_.size() - 1) * copies_.each_s();
   double const later_s = before_s + copies_.each_s() - layers_.left_s(now_s);  // than the next layer looks
-  return std::clamp(1 + std::int32_t(std::ceil(later_s / layers_.each_s())), 1, GuessArgs::max_layers);
+  return std::int32_t(std::clamp(1 + std::ceil(later_s / layers_.each_s()), 1.0, double(GuessArgs::max_layers)));
 }
 
 void FewRouted::note_reached(double now_s) {
@@ -172,7 +172,7 @@ void FewRouted::find_helped(std::uint32_t missing) {
     if (e.entry == nullptr) continue;
     ++e.entry->pins;
     Coming const* const c = coming(e.shard);
-    e.late = is_missing && copies && (c == nullptr || is_there(*c) || (comes_soon && c->filled == on_way_.front()));
+    e.late = is_missing && copies && (c == nullptr || is_there(*c) || (comes_soon && !on_way_.empty() && c->filled == on_way_.front()));
     if (e.late) e.where = Where::fetched;
   }
 }

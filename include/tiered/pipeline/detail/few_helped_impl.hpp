@@ -192,10 +192,11 @@ bool FewRouted::serve() {
   }
   double const computed_s = steady_seconds();
   wait_for_late();
+  double const there_s = steady_seconds();
   m.has_sum = uses_host;
   std::atomic_ref(m.answered).store(number, std::memory_order_release);
   read_ahead();  // before copies are submitted, which takes some 12 us each
-  count_request(asked_s, decided_s, computed_s);
+  count_request(asked_s, decided_s, computed_s, there_s);
   bring_for_later();  // the device knows already that who was there has gone
   after_.clear();
   addresses_.is_current();
@@ -203,7 +204,7 @@ bool FewRouted::serve() {
   return true;
 }
 
-void FewRouted::count_request(double asked_s, double decided_s, double computed_s) {
+void FewRouted::count_request(double asked_s, double decided_s, double computed_s, double there_s) {
   HelpCounters& c = help_counters_;
   if (std::ptrdiff_t const n = std::ranges::count(experts_, Where::host, &Expert::where); n > 0) {
     double const each_s = (computed_s - decided_s) / double(n);
@@ -211,7 +212,7 @@ void FewRouted::count_request(double asked_s, double decided_s, double computed_
   }
   c.decide_s += decided_s - asked_s;
   c.host_s += computed_s - decided_s;
-  c.late_s += steady_seconds() - computed_s;
+  c.late_s += there_s - computed_s;
   for (Expert const& e : experts_) {
     c.n_on_host += e.where == Where::host;
     c.n_late += e.late;

@@ -19,7 +19,7 @@ namespace tiered {
 bool FewRouted::read_ahead() {
   if (!looks_ahead_ || !env_->read_ahead || env_->host.kernels().read_ahead == nullptr || read_for_ == ahead_.reached()) return false;
   std::int32_t const reached = ahead_.reached();
-  auto const is_missing = [&](ShardId id) { return env_->cache->peek(id) == nullptr; };
+  auto const is_missing = [&](ShardId id) { return env_->plan->shards[std::size_t(id)].cached && env_->cache->peek(id) == nullptr; };
   for (std::int32_t layer = reached + 1; layer <= reached + GuessArgs::max_layers; ++layer) {
     std::span<ShardId const> const wanted = ahead_.wanted(layer);
     std::ptrdiff_t const n_missing = std::ranges::count_if(wanted, is_missing);
@@ -54,8 +54,8 @@ bool FewRouted::read_ahead() {
 /// Nobody reads weights when a step has ended: they may go.
 void FewRouted::stop_reading() {
   if (read_for_ < 0) return;
-  read_for_ = -1;
   tiered::launch(env_->host.kernels().read_ahead, ReadAheadArgs{}, env_->host.queue_now());
+  read_for_ = -1;
 }
 
 }  // namespace tiered

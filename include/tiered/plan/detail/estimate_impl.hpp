@@ -246,7 +246,8 @@ struct Estimator::Walk {
   }
   double experts_end_s = 0, states_read_s = 0;  ///< states_read_s: since then the link read these, for launched attention
 
-  /// Whether the layer is one of a step in which the device asks the host, as far as a plan tells: see FewRouted.
+  /// Whether the layer is one of a step in which the device asks the host, as far as a plan tells: see FewRouted. Where it is told not to
+  /// look ahead it asks, too, and is priced as if it did not.
   bool asks(ExpertLayer const& layer, DeviceId home) {
     if (!costs.looks_ahead || rows_per_block > 1 || home == host_device || plan.deterministic || plan.cache_bytes == 0) return false;
     std::span<std::uint32_t const> const ids = owner.experts_.ids_of(layer);

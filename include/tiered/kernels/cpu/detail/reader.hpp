@@ -13,6 +13,8 @@ namespace tiered::detail {
 /// hands out rows, so that they come into the caches of who computes with them.
 class Reader {
  public:
+  static constexpr std::size_t most_parts = 24;
+
   /// How many pages there are for so many workers. The parts are copied.
   std::int64_t take(std::span<std::span<std::byte const> const> parts, std::size_t n_workers) {
     n_parts_ = std::min(parts.size(), parts_.size());
@@ -29,7 +31,8 @@ class Reader {
   void operator()(std::int64_t begin, std::int64_t end) const {
     for (std::int64_t i = begin; i < end; ++i) {
       std::span<std::byte const> const memory = page(i);
-      for (std::size_t at = 0; at < memory.size(); at += line_bytes) static_cast<void>(*static_cast<std::byte const volatile*>(memory.data() + at));
+      for (std::size_t at = 0; at < memory.size(); at += line_bytes)
+        static_cast<void>(*static_cast<std::byte const volatile*>(memory.data() + at));
     }
   }
   /// Page i: of worker i / (pages / n_workers). May be empty, at the ends of parts.
@@ -50,7 +53,7 @@ class Reader {
     std::size_t bytes_each = 0, pages_each = 0;
   };
 
-  std::array<Part, 24> parts_;
+  std::array<Part, most_parts> parts_;
   std::size_t n_parts_ = 0, pages_of_worker_ = 0;
 };
 

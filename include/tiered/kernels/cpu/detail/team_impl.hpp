@@ -257,6 +257,7 @@ Team::Team(int n_threads, std::vector<int> const& cpus) : n_threads_(n_threads) 
 Team::~Team() = default;
 void Team::run_on_all(std::int64_t n, std::int64_t grain, Body body) { threads_->run(n, grain, body); }
 void Team::read_ahead(std::span<std::span<std::byte const> const> parts) {
+  static_assert(max_read_parts <= detail::Reader::most_parts);
   expects(parts.size() <= max_read_parts, "Team::read_ahead: at most max_read_parts");
   if (n_threads_ > 1) threads_->read_ahead(parts);
 }
