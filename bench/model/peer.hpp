@@ -28,7 +28,7 @@ struct Speed {
 struct Question {
   std::string model, kv_type = "f16";  ///< as ggml calls it, which is as tiered does
   int n_threads = 0, n_prompt = 512, n_decode = 64, n_runs = 3;
-  bool on_gpu = false;  ///< all layers on the GPU, for a peer that was built with one
+  bool on_gpu = false;  ///< all layers on the GPU, for a peer that was built with one; else it sees none, which it would use for prompts
 };
 
 enum class PeerKind { llama_bench, batched_bench, sweep_bench };
@@ -47,21 +47,35 @@ inline std::string how_it_ended(int status) {
   return tiered::concat("ended with code ", code, code == 127 ? ": it cannot be run" : "");
 }
 
+/// This process's variables, but that no GPU is to be seen.
+inline std::vector<std::string> environment_without_gpus() {
+  constexpr std::string_view name = "CUDA_VISIBLE_DEVICES=";
+  std::vector<std::string> all = {std::string(name)};
+  for (char** at = ::environ; at != nullptr && *at != nullptr; ++at) {
+    if (std::string_view(*at).substr(0, name.size()) != name) all.emplace_back(*at);
+  }
+  return all;
+}
+
 /// What a program writes to its standard output, or to its standard error; the other is thrown away.
 /// Errors  Errc::io where it cannot be run or does not end with 0, with the code or signal that it ended with.
-inline std::string output_of(std::vector<std::string> const& command, int descriptor = STDOUT_FILENO) {
+inline std::string output_of(std::vector<std::string> const& command, int descriptor = STDOUT_FILENO, bool sees_gpus = true) {
   int pipe_ends[2];
   if (::pipe2(pipe_ends, O_CLOEXEC) != 0) throw tiered::Error(tiered::Errc::io, std::strerror(errno));
   std::vector<char*> arguments;
   for (std::string const& s : command) arguments.push_back(const_cast<char*>(s.c_str()));
   arguments.push_back(nullptr);
+  std::vector<std::string> const without_gpus = environment_without_gpus();  // before the fork: nothing is allocated behind it
+  std::vector<char*> variables;
+  for (std::string const& s : without_gpus) variables.push_back(const_cast<char*>(s.c_str()));
+  variables.push_back(nullptr);
   pid_t const child = ::fork();
   int const fork_errno = errno;
   if (child == 0) {
     ::dup2(pipe_ends[1], descriptor);
     ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO + STDERR_FILENO - descriptor);
     if (::chdir("/tmp") != 0) ::_exit(126);  // some write logs where they stand
-    ::execv(arguments[0], arguments.data());
+    ::execve(arguments[0], arguments.data(), sees_gpus ? ::environ : variables.data());
     ::_exit(127);
   }
   ::close(pipe_ends[1]);
@@ -163,7 +177,7 @@ inline Speed ask_peer(std::string const& peer, Question const& q) {
   std::vector<std::string> const common = peer_command(words, q);
   auto const with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), common.begin(), common.end());
-    return output_of(more, peer_kind(path) == PeerKind::sweep_bench ? STDERR_FILENO : STDOUT_FILENO);
+    return output_of(more, peer_kind(path) == PeerKind::sweep_bench ? STDERR_FILENO : STDOUT_FILENO, q.on_gpu);
   };
   Speed speed;
   try {

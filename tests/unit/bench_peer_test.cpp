@@ -36,6 +36,16 @@ TEST_CASE("what the user sets is not set again") {
                      "--threads", "8", "-ngl", "8", "--n-cpu-moe", "30"});
 }
 
+TEST_CASE("a peer that is to compute on the CPU sees no GPU, and all else that it would") {
+  ::setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+  ::setenv("TIERED_TEST_WORD", "kept", 1);
+  Words const command = {"/bin/sh", "-c", "echo \"<$CUDA_VISIBLE_DEVICES> $TIERED_TEST_WORD\""};
+  CHECK(bench::output_of(command) == "<0> kept\n");
+  CHECK(bench::output_of(command, STDOUT_FILENO, false) == "<> kept\n");
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  ::unsetenv("TIERED_TEST_WORD");
+}
+
 TEST_CASE("a child's lines arrive whole and in order") {
   std::vector<json> lines;
   std::string const error = bench::in_child(
