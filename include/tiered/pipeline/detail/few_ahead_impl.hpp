@@ -87,12 +87,11 @@ bool FewRouted::is_wanted(ShardId id) const {
 bool FewRouted::look_ahead() {
   if (!looks_ahead_) return false;
   take_done();
-  double const now_s = steady_seconds();
   bool const any = ahead_.look(addresses_.first_experts());
-  if (any) note_reached(now_s);
+  if (any) note_reached(steady_seconds());
   if (on_way_.size() >= std::size_t(most_on_way)) return any;
   auto const next = [&](std::int32_t distance) { return ahead_.next(distance, [&](ShardId s) { return is_wanted(s); }); };
-  std::int32_t const distance = distance_ahead(now_s);
+  std::int32_t const distance = distance_ahead(steady_seconds());
   std::optional<ShardId> id = next(distance);
   if (!id && distance > 1 && on_way_.empty()) id = next(1);
   if (!id) return any;
