@@ -7,9 +7,10 @@
 
 namespace tiered {
 
+/// Rates as measured, but for hot_macs_per_thread_s.
 HelpedMachine helped_machine(HardwareProfile const& h);
 
-/// One expert, used, while host and link are busy.
+/// One expert, used, while host and link are busy. Seconds; bytes of weights.
 struct HelpedExpert {
   double host_s = 0, gpu_s = 0;    ///< its products
   double read_s = 0, load_s = 0;   ///< the host's, where its caches have read the weights; to read them
@@ -17,7 +18,7 @@ struct HelpedExpert {
   double bytes = 0;
 };
 
-/// `one`: what it costs alone.
+/// `one`: what a use of it costs alone, in seconds.
 HelpedExpert helped_expert(HelpedMachine const& machine, Shard const& shard, PassCost const& one);
 
 struct HelpedLayer {
