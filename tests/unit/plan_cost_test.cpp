@@ -166,11 +166,38 @@ TEST_CASE("host and link attend to what is in host memory so that both end toget
   CHECK(both.link_s == both.seconds);
   CHECK(read_attention({10, 32, 16}, 0, mutual).link_s == Approx(20.0 / 60 * 16 / 0.8));  // which then is idle at times
   CHECK(read_attention(state, 10, mutual).link_s == 16);
-  CHECK(launched_reading(state, 0.5, 0, mutual).link_s == Approx(5));
-  CHECK(launched_reading(state, 1, 0, mutual).link_s == 0);
-  CHECK(launched_attention_s(state, 1, 1, mutual) == 1);
-  CHECK(launched_attention_s(state, 0.5, 0, mutual) == Approx(5));
-  CHECK(launched_attention_s({10, 40, 16}, 0.9, 0, mutual) == Approx(36));
+}
+
+TEST_CASE("one row's launched attention takes as long as the longer of what VRAM has and of what host memory has", "[plan][cost]") {
+  MutualRates const mutual{0.5, 0.8};
+  PassCost const state{10, 1, 16};
+  CHECK(launched_attention(state, 0.5, 0, mutual).link_s == Approx(5));
+  CHECK(launched_attention(state, 0.5, 0, mutual).copy_s == Approx(4));  // half of it, alone 8
+  CHECK(launched_attention(state, 0.5, 0, mutual).host_s == Approx(2.5));
+  CHECK(launched_attention(state, 0.5, 0, mutual).seconds == Approx(5));
+  CHECK(launched_attention(state, 1, 1, mutual).link_s == 0);
+  CHECK(launched_attention(state, 1, 1, mutual).seconds == 1);
+  CHECK(launched_attention({10, 40, 16}, 0.9, 0, mutual).seconds == Approx(36));
+  CHECK(launched_attention({HUGE_VAL, 1, 16}, 0.5, 0, mutual).host_s == 0);
+}
+
+TEST_CASE("room for the positions of most contexts is not taken for quicker than room for all", "[plan][cost]") {
+  MutualRates const mutual{0.9, 0.9};
+  PassCost const state{100, 12, 180};  // of what most contexts have
+  auto const launched_s = [&](double share, double grown) { return launched_attention(state, {share, 0.25, 0, grown}, 0, mutual).seconds; };
+  auto const split_s = [&](double share, double grown) { return attention_s(state, {share, 0.25, 0, grown}, true, 0, 1, false); };
+  auto const check = [](auto const& seconds) {
+    CHECK(seconds(1, 1 / long_contexts) == 12);
+    for (double const share : {0.25, 0.5, 0.75, 0.9}) {
+      CAPTURE(share);
+      CHECK(seconds(share, 0) == 12);
+      CHECK(seconds(share, 1) >= (share < 0.9 ? 12.5 : 10));
+      CHECK(seconds(share, 1 / long_contexts) == Approx(12 + (seconds(share, 1) - 12) / 8));
+    }
+    CHECK(seconds(0.5, 1 / long_contexts) > 12.5);
+  };
+  check(launched_s);
+  check(split_s);
 }
 
 TEST_CASE("attention that arithmetic bounds loses to the link only what memory cannot give", "[plan][cost]") {

@@ -83,17 +83,47 @@ constexpr double attention_s(PassCost const& state, double in_vram, bool on_devi
   return host_s > device_s ? host_s : device_s;
 }
 
-/// Of one row within a launch, of what does not lie in VRAM.
-constexpr ReadAttention launched_reading(PassCost const& state, double in_vram, double hop_s, MutualRates mutual) {
+/// Attention of one row within a launch, where some of what it attends to lies in VRAM: both at the same time.
+struct LaunchedAttention {
+  double seconds = 0;
+  double gpu_s = 0, link_s = 0;   ///< of these, while the device has VRAM to read, and the link is busy
+  double copy_s = 0, host_s = 0;  ///< busy, alone
+};
+constexpr LaunchedAttention launched_attention(PassCost const& state, double in_vram, double hop_s, MutualRates mutual) {
   double const on_host = 1 - in_vram;
-  if (on_host <= 0) return {};
-  return read_attention({on_host * state.host_s, on_host * state.gpu_s, on_host * state.copy_s}, hop_s, mutual);
+  LaunchedAttention out;
+  out.gpu_s = in_vram > 0 ? in_vram * state.gpu_s : 0;  // an infinite cost of nothing is none
+  if (on_host > 0) {
+    ReadAttention const both = read_attention({on_host * state.host_s, on_host * state.gpu_s, on_host * state.copy_s}, hop_s, mutual);
+    out.seconds = both.seconds;
+    out.link_s = both.link_s;
+    out.copy_s = both.read * on_host * state.copy_s;
+    out.host_s = both.read < 1 ? (1 - both.read) * on_host * state.host_s : 0;
+  }
+  if (out.gpu_s > out.seconds) out.seconds = out.gpu_s;
+  return out;
 }
 
-/// Likewise of all.
-constexpr double launched_attention_s(PassCost const& state, double in_vram, double hop_s, MutualRates mutual) {
-  double const device_s = in_vram > 0 ? in_vram * state.gpu_s : 0, read_s = launched_reading(state, in_vram, hop_s, mutual).seconds;
-  return read_s > device_s ? read_s : device_s;
+/// Where what is attended to lies: see attended_in_vram(). Contexts that fill their room and others are priced each by itself: at the mean
+/// of both, link and host would read a little beside VRAM, and room for some positions would seem quicker than room for all.
+struct AttendedTo {
+  double share = 1, used = 1;
+  std::int32_t window = 0;
+  double grown = 1 / long_contexts;
+
+  constexpr double mean(double as_most, double as_long) const { return as_most + (as_long - as_most) * grown; }
+};
+constexpr double attention_s(PassCost const& state, AttendedTo const& to, bool on_device, double hop_s, std::int32_t n_rows, bool streams) {
+  double const most = attention_s(state, attended_in_vram(to.share, to.used, to.window, 0), on_device, hop_s, n_rows, streams);
+  if (to.grown <= 0) return most;
+  return to.mean(most, attention_s(state, attended_in_vram(to.share, to.used, to.window, 1), on_device, hop_s, n_rows, streams));
+}
+constexpr LaunchedAttention launched_attention(PassCost const& state, AttendedTo const& to, double hop_s, MutualRates mutual) {
+  LaunchedAttention const a = launched_attention(state, attended_in_vram(to.share, to.used, to.window, 0), hop_s, mutual);
+  if (to.grown <= 0) return a;
+  LaunchedAttention const b = launched_attention(state, attended_in_vram(to.share, to.used, to.window, 1), hop_s, mutual);
+  return {to.mean(a.seconds, b.seconds), to.mean(a.gpu_s, b.gpu_s), to.mean(a.link_s, b.link_s), to.mean(a.copy_s, b.copy_s),
+          to.mean(a.host_s, b.host_s)};
 }
 
 /// Positions that profile/ measures attention of one row over.

@@ -152,14 +152,13 @@ struct Estimator::Walk {
   /// Attention runs where the state lies, on both devices at once where it is in two places: queries go to the other device and results
   /// come back; or what lies in host memory is brought, behind attention to it.
   double attend(std::size_t layer, bool on_host, double ready_s) {
+    if (plan.state_read_share > 0 && plan.state_in_vram[layer] < 1 && !on_host && rows_per_step == 1) return attend_at_once(layer, ready_s);
     PassCost const& all = costs.states[layer];
-    double const in_vram =
-        attended_in_vram(double(plan.state_in_vram[layer]), costs.states_used, owner.table_.states[layer].window, costs.grown);
+    AttendedTo const to = attended(layer);
+    double const in_vram = attended_in_vram(to.share, to.used, to.window, to.grown);
     auto const share = [&](double x, double of) { return of > 0 ? of * x : 0; };  // an infinite cost of nothing is none
     PassCost const there{share(all.host_s, 1 - in_vram), share(all.gpu_s, 1 - in_vram), share(all.copy_s, 1 - in_vram)};
     bool const brings = !on_host && costs.streams_states && host_attention(there, hop_s, rows_per_step).streams;
-    if (plan.state_read_share > 0 && in_vram < 1 && !on_host && rows_per_step == 1)
-      return attend_at_once(there, share(all.gpu_s, in_vram), ready_s);
     double end_s = ready_s;
     auto const on_host_now = [&] { end_s = (std::max)(end_s, core(true, there.host_s, on_host ? 0 : hop_s, ready_s)); };
     if (in_vram < 1 && on_host) on_host_now();  // the step's own part first: that of the other device comes back to it
@@ -171,16 +170,19 @@ struct Estimator::Walk {
       out.copied_bytes += there.copy_s * owner.hardware_->h2d.peak_per_s();
       end_s = (std::max)(end_s, gpu.free_s);
     }
-    return end_s;
+    return (std::max)(end_s, ready_s + attention_s(all, to, !on_host, hop_s, rows_per_step, costs.streams_states));
+  }
+  AttendedTo attended(std::size_t layer) const {
+    return {double(plan.state_in_vram[layer]), costs.states_used, owner.table_.states[layer].window, costs.grown};
   }
   /// Within the step's one launch, in which nothing else is on its way but what comes ahead: see read_attention(), run_helped().
-  double attend_at_once(PassCost const& there, double own_s, double ready_s) {
-    ReadAttention const both = read_attention(there, hop_s, attention_beside_link(*owner.hardware_));
-    out.copy_s += both.read * there.copy_s;
-    states_read_s += both.link_s;
-    out.host_s += both.read < 1 ? (1 - both.read) * there.host_s : 0;
-    out.copied_bytes += both.read * there.copy_s * owner.hardware_->h2d.peak_per_s();
-    return gpu.free_s = (std::max)(ready_s + both.seconds, gpu.take(ready_s, own_s).end_s);
+  double attend_at_once(std::size_t layer, double ready_s) {
+    LaunchedAttention const a = launched_attention(costs.states[layer], attended(layer), hop_s, attention_beside_link(*owner.hardware_));
+    out.copy_s += a.copy_s;
+    out.host_s += a.host_s;
+    out.copied_bytes += a.copy_s * owner.hardware_->h2d.peak_per_s();
+    states_read_s += a.link_s;
+    return gpu.free_s = (std::max)(ready_s + a.seconds, gpu.take(ready_s, a.gpu_s).end_s);
   }
   double core(bool on_host, double seconds, double hop, double ready_s) {
     double const end_s = take(on_host, ready_s + hop, seconds).end_s;

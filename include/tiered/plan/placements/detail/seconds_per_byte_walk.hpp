@@ -128,13 +128,13 @@ class SecondsPerByteWalk {
     s.cost = r_.costs[id];
     if (s.with_state) {
       for (int moved = 0; moved < 2; ++moved) {
-        double const share = fixed() ? double(r_.fixed_state_in_vram[s.layer]) : moved;
-        double const in_vram = attended_in_vram(share, r_.states_used, r_.states[s.layer].window);
+        AttendedTo const to{fixed() ? double(r_.fixed_state_in_vram[s.layer]) : moved, r_.states_used, r_.states[s.layer].window};
         for (int on_device = 0; on_device < 2; ++on_device)
           s.attention_s[moved][on_device] =
-              attention_s(r_.state_costs[s.layer], in_vram, on_device != 0, r_.hop_s, r_.rows.n, r_.streams_states);
-        s.launched_attention_s[moved] = launched_attention_s(r_.state_costs[s.layer], in_vram, r_.hop_s, r_.mutual_attention);
-        s.launched_link_s[moved] = launched_reading(r_.state_costs[s.layer], in_vram, r_.hop_s, r_.mutual_attention).link_s;
+              attention_s(r_.state_costs[s.layer], to, on_device != 0, r_.hop_s, r_.rows.n, r_.streams_states);
+        LaunchedAttention const launched = launched_attention(r_.state_costs[s.layer], to, r_.hop_s, r_.mutual_attention);
+        s.launched_attention_s[moved] = launched.seconds;
+        s.launched_link_s[moved] = launched.link_s;
       }
     }
     if (s.kind != ShardKind::router) return s;
