@@ -149,6 +149,7 @@ class ReferenceDevice {
   static std::string name_of(RouteArgs const&) { return "route"; }
   static std::string name_of(ExpertsArgs const&) { return "experts"; }
   static std::string name_of(CombineArgs const&) { return "combine"; }
+  static std::string name_of(ExpertWindowArgs const& a) { return a.end_expert > a.first_expert ? "expert_window" : "group_slots"; }
   static std::string name_of(TransferArgs const&) { return "transfer"; }
   static std::string name_of(HelpAttentionArgs const&) { return "help_attention"; }
   static std::string name_of(RoutedExpertsArgs const& a) { return a.norm ? "norm+routed_experts" : "routed_experts"; }

@@ -143,12 +143,25 @@ TEST_CASE("fused: blocks of several chunks, experts by as many rows as their wor
     if (std::string(name) == "llama.f32.gguf") continue;
     std::vector<std::pair<std::int32_t, std::int32_t>> rows;
     for (std::int32_t i = 0; i < 17; ++i) rows.push_back({0, 3 + i});
-    std::vector<std::string> const launches = rig.launches_of(rows);
-    CHECK(std::ranges::count(launches, "routed_experts") == 3 * model->config().n_layers);
-    CHECK(std::ranges::count(launches, "norm+routed_experts") == 0);
-    CHECK(std::ranges::count(launches, "combine") == 0);
-    std::size_t const n = std::size_t(f.prompt_size);
-    CHECK(Rig(model, {.chunk = 7, .in_windows = true}).all(f.tokens, {n, 1}) == Rig(model, {.chunk = 7}).all(f.tokens, {n, 1}));
+    auto const n_layers = model->config().n_layers;
+    auto const check_launches = [&](Rig& of, std::int32_t n_routed, std::int32_t n_windows, std::int32_t n_combined) {
+      std::vector<std::string> const launches = of.launches_of(rows);
+      CHECK(std::ranges::count(launches, "routed_experts") == n_routed * n_layers);
+      CHECK(std::ranges::count(launches, "norm+routed_experts") == 0);
+      CHECK(std::ranges::count(launches, "group_slots") == n_windows * n_layers);
+      CHECK(std::ranges::count(launches, "expert_window") == n_windows * n_layers);
+      CHECK(std::ranges::count(launches, "combine") == n_combined * n_layers);
+    };
+    check_launches(rig, 0, 1, 1);  // slots of all rows, in pieces
+    Rig sums(model, {.chunk = 7, .in_windows = true});
+    CHECK(compare(sums.all(f.tokens, {f.prompt_size, 1}), f).worst < 1e-4);
+    check_launches(sums, 3, 0, 0);  // no room for outputs of all slots: some rows after the others
+    KernelTable no_windows = reference::kernels_fused();
+    no_windows.expert_window = nullptr;
+    no_windows.group_slots = nullptr;
+    Rig plain(model, {.chunk = 7, .device = &no_windows});
+    CHECK(plain.all(f.tokens, {f.prompt_size, 1}) == Rig(model, {.chunk = 7, .in_windows = true}).all(f.tokens, {f.prompt_size, 1}));
+    check_launches(plain, 3, 0, 0);
   }
 }
 

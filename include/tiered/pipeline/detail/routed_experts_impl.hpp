@@ -156,12 +156,20 @@ void RoutedExperts::launch_window(ExpertWindowArgs& args, Range experts) {
 
 void RoutedExperts::compute_at_home() {
   ExpertGroup const* const weights = weights_at_home();
-  if (!has_room() && !adds_itself()) {
+  if (at_home_in_pieces()) {
     ExpertWindowArgs args = begin_windows(weights);
-    return launch_window(args, {0, rows_->config->experts.n_experts});
+    launch_window(args, {0, rows_->config->experts.n_experts});
+    if (has_room()) combine();
+    return;
   }
   launch_routed(weights);
   if (!adds_itself()) combine();
+}
+
+bool RoutedExperts::at_home_in_pieces() const {
+  if (!has_room()) return !adds_itself();
+  return home_is_device() && home().kernels().expert_window != nullptr && n_slots() > std::size_t(env_->layout->slots_per_launch) &&
+         env_->layout->window_slots >= env_->layout->slots_per_launch / 2;
 }
 
 void RoutedExperts::launch_routed(ExpertGroup const* weights) {
