@@ -40,7 +40,7 @@ struct EngineJob {
   std::vector<int> prompts;
   int max_context = 0, n_runs = 2;  ///< runs of each prompt, the first of which is another figure
   double started_s = 0;             ///< when the process began, by now_s()
-  bool reads_ahead = false;         ///< EngineOptions::read_ahead
+  bool reads_ahead = true;          ///< EngineOptions::read_ahead
   bool looks_ahead = true;          ///< as planned; false: see EngineOptions::look_ahead
 };
 

@@ -33,7 +33,7 @@ struct SweepOptions {
   std::vector<int> prompts = {1024, 4096, 16384};
   int n_decode = 64, n_runs = 2, n_threads = 0;
   bool simulated = false;
-  bool reads_ahead = false;        ///< EngineOptions::read_ahead
+  bool reads_ahead = true;         ///< EngineOptions::read_ahead
   bool looks_ahead = true;         ///< EngineOptions::look_ahead
   bool engine_per_prompt = false;  ///< whose context is no longer than that prompt needs, as peers have it
   std::string kv_type = "f16", ids, json_file;
