@@ -118,6 +118,27 @@ TEST_CASE("a matrix of many rows, two of them to a warp at a time") {
   }
 }
 
+TEST_CASE("one row with regular weights: one, two and four rows of weights to a warp, in one stage and in two") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  CudaQueue few = *static_cast<CudaQueue const*>(gpu.queue().native);
+  few.n_multiprocessors = 2;  // so that blocks have as many rows as in large matrices
+  for (DType const type : all_formats()) {
+    std::uint64_t seed = fresh_seed();
+    for (FusedCase const& c :
+         {FusedCase{8, {41, 0, 0}, 1, Then::store, true, true}, FusedCase{8, {50, 11, 30}, 1, Then::store, true, false},
+          FusedCase{8, {803, 0, 0}, 1, Then::add, false, false}, FusedCase{16, {301, 85, 0}, 1, Then::store, true, true},
+          FusedCase{8, {201, 201, 0}, 1, Then::gate, true, false}}) {
+      std::int32_t const dim = block_elems(type) == 256 ? c.n_blocks * 256 : 2048;
+      FusedProblem const p(type, c, ++seed, dim);
+      Worst const worst = p.compare(p.run({&few, gpu.queue().status_text}));
+      INFO(name(type) << ", seed " << seed << " (TIERED_SEED=" << fresh_seed() << "): " << c.rows[0] << ' ' << c.rows[1] << ' ' << c.rows[2]
+                      << " rows of " << dim << ", then " << int(c.then) << ": " << worst.text());
+      CHECK(worst.factor <= 1);
+    }
+  }
+}
+
 TEST_CASE("a row's fused product does not depend on the other rows of as many; what is not a number stays so") {
   if (!has_gpu()) return;
   Gpu gpu;

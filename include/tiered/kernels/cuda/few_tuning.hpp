@@ -31,21 +31,21 @@ inline constexpr int few_rows_in_pairs = 8 * few_warps;
 /// One row with regular weights (one_row.cuh): warps of a block at most, one block to a multiprocessor; and at least, for the row's sake.
 inline constexpr int one_row_warps = 24, one_row_least_warps = 8;
 inline constexpr int one_row_threads = one_row_warps * 32;
-/// From so many rows of weights to a multiprocessor on, a warp takes two, or four, at a time.
+/// Steps of a block by which it loads the row ahead: of 4096 elements all but always all, so that their latency is waited for once.
+inline constexpr int one_row_steps_ahead = 3;
+/// From so many rows of weights to a multiprocessor on, a warp takes two at a time; or four, where weights are so small that unpacking them
+/// is what takes long, and activations should be read seldom.
 inline constexpr int one_row_from_two = 24, one_row_from_four = 64;
+template <class F>
+inline constexpr bool one_row_takes_four = F::block_bytes * 16 < F::block_elems * 7;
+/// A warp's weights come in two stages, one behind the other, where so many warps have room for both, and so many times as much is to come:
+/// then what is under way counts. Else it is better that the next kernel's blocks find room beside this one's.
+inline constexpr int one_row_least_warps_of_two = 14, one_row_least_rounds_of_two = 3;
+/// Threads in __launch_bounds__: of fewer rows at a time 64 registers, so that two blocks of half the threads find room.
+TIERED_HD constexpr int one_row_bound(int n_rows) { return n_rows > 2 ? one_row_threads : 1024; }
 
 /// Attention of few rows and float_row_kernel() (a router) divide multiprocessors as the kernels around them do (Carveout::most_shared).
 inline constexpr bool overlap_small_kernels = true;
-
-/// Blocks of those that find registers beside each other, this kernel's and the next one's, where that does not spill.
-template <class F>
-TIERED_HD constexpr int one_row_blocks_at_once(int n_rows) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-  return 1;  // of 1024 threads
-#else
-  return n_rows != 2 || F::dtype == DType::iq4_xs || F::block_bytes % 4 == 1 || (F::block_elems == 256 && F::block_bytes % 4 != 0) ? 1 : 2;
-#endif
-}
 
 /// Up to so many bytes of `down` are brought into L2 while gate and up are computed.
 inline constexpr std::int64_t few_prefetched_bytes = std::int64_t{24} << 20;

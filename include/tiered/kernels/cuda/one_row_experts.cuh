@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(one_row_threads, 1)
 
 /// Blocks of the token, each with a run of neighbouring rows; all slots of a row are one long row, as slot weights are in the activations.
 template <class F>
-__global__ void __launch_bounds__(one_row_threads, one_row_blocks_at_once<F>(2))
+__global__ void __launch_bounds__(one_row_bound(1))
     one_row_down_kernel(__grid_constant__ FewDownArgs const a, __grid_constant__ OneRowShape const shape, unsigned inverse) {
   extern __shared__ uint4 few_shared[];
   __shared__ unsigned char const* downs[few_max_slots];
@@ -128,7 +128,10 @@ __global__ void __launch_bounds__(one_row_threads, one_row_blocks_at_once<F>(2))
   wait_for_previous();
   int const n_fours = n_elems / 4;
   auto const load = [&](int four) { return four < n_fours ? reinterpret_cast<float4 const*>(h)[four] : make_float4(0, 0, 0, 0); };
-  float4 next = load(int(threadIdx.x));
+  constexpr int ahead = one_row_steps_ahead;
+  float4 next[ahead];
+#pragma unroll
+  for (int i = 0; i < ahead; ++i) next[i] = load(int(threadIdx.x) + i * int(blockDim.x));
   // Each warp knows all slots' experts in its lanes, so that none waits for another.
   unsigned char const* down = nullptr;
   float weight = 0;
@@ -159,15 +162,19 @@ __global__ void __launch_bounds__(one_row_threads, one_row_blocks_at_once<F>(2))
   fetch();
   OneRow const input = one_row<F>(shared, n_elems);
 #pragma unroll 1
-  for (int first = warp * 32; first < n_fours; first += n_warps * 32) {
-    int const four = first + lane;
-    bool const inside = four < n_fours;
-    int const slot = inside ? int(__umulhi(unsigned(four), inverse)) : 0;
-    bool const has_expert = inside && (present >> slot & 1u) != 0;
-    float4 const v = has_expert ? next : make_float4(0, 0, 0, 0);
-    next = load(four + n_warps * 32);
-    float const factor = __shfl_sync(~0u, weight, slot);
-    put_four<F>(input, four, inside, v, has_expert ? factor : 0.0f);
+  for (int begin = warp * 32; begin < n_fours; begin += ahead * n_warps * 32) {
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      int const first = begin + i * n_warps * 32, four = first + lane;
+      if (first >= n_fours) break;
+      bool const inside = four < n_fours;
+      int const slot = inside ? int(__umulhi(unsigned(four), inverse)) : 0;
+      bool const has_expert = inside && (present >> slot & 1u) != 0;
+      float4 const v = has_expert ? next[i] : make_float4(0, 0, 0, 0);
+      next[i] = load(four + ahead * n_warps * 32);
+      float const factor = __shfl_sync(~0u, weight, slot);
+      put_four<F>(input, four, inside, v, has_expert ? factor : 0.0f);
+    }
   }
   __syncthreads();
   float* const sum = a.sum + token * a.dim;

@@ -69,7 +69,7 @@ class OneRowJob {
 };
 
 template <class F, int n_rows, bool gate>
-__global__ void __launch_bounds__(one_row_threads, one_row_blocks_at_once<F>(n_rows))
+__global__ void __launch_bounds__(one_row_bound(n_rows))
     one_row_matmul_kernel(__grid_constant__ FusedMatmulArgs const a, __grid_constant__ OneRowShape const shape) {
   extern __shared__ uint4 few_shared[];
   __shared__ float squares[max_warps];
@@ -94,12 +94,25 @@ OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& qu
   std::int64_t const rows_bytes = few_rows_bytes<F>(a.dim, 1);
   std::int64_t const stage_bytes = std::int64_t(a.dim) / F::block_elems * F::block_bytes * n_rows;
   std::int64_t const blocks = min_of(n_units, std::int64_t(queue.n_multiprocessors));
-  int const n_warps = one_row_warps_for(ceil_div(n_units, blocks), rows_bytes, stage_bytes, queue);
+  std::int64_t const per_block = ceil_div(n_units, blocks);
+  int const n_stages = one_row_stages_for(per_block, rows_bytes, stage_bytes, queue);
+  int const n_warps = one_row_warps_for(per_block, rows_bytes, n_stages * stage_bytes, queue);
   if (n_warps == 0) return {false, 0};
   if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
-  OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes);
-  std::size_t const shared = std::size_t(rows_bytes + n_warps * stage_bytes);
+  OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes, n_stages);
+  std::size_t const shared = std::size_t(rows_bytes + n_warps * n_stages * stage_bytes);
   return {true, launch_kernel(kernel, dim3(unsigned(blocks)), dim3(unsigned(n_warps) * 32), shared, queue, a, shape)};
+}
+
+/// Rows of weights that a warp takes at a time, of `n_all`: two only where that leaves no warp without room.
+template <class F>
+int one_row_rows_at_a_time(std::int64_t n_all, std::int64_t dim, CudaQueue const& queue) {
+  std::int64_t const per_block = ceil_div(n_all, std::int64_t(queue.n_multiprocessors));
+  if (per_block < one_row_from_two) return 1;
+  if (one_row_takes_four<F> && per_block >= one_row_from_four) return 4;
+  std::int64_t const room = few_dynamic_bytes(shared_bytes_limit(queue.capability)) - few_rows_bytes<F>(dim, 1);
+  std::int64_t const warps = min_of(ceil_div(per_block, std::int64_t(2)), std::int64_t(one_row_warps));
+  return warps * 2 * (dim / F::block_elems * F::block_bytes) <= room ? 2 : 1;
 }
 
 /// `done` false: weights are irregular, or rows so long that stages do not fit.
@@ -109,15 +122,17 @@ OneRowLaunch one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
   std::int64_t n_all = 0;
   for (int i = 0; i < a.n_parts; ++i) bits |= reinterpret_cast<std::uintptr_t>(a.parts[i].w), n_all += a.parts[i].rows;
   if (a.n_tokens != 1 || !is_regular<F>(a.dim, bits)) return {false, 0};
-  bool const four = n_all >= std::int64_t(one_row_from_four) * queue.n_multiprocessors;
+  int const n_rows = one_row_rows_at_a_time<F>(n_all, a.dim, queue);
   OneRowLaunch launch{false, 0};
-  if (a.then == FusedMatmulArgs::Then::gate) {
-    if (four) launch = launch_one_row_matmul<F, 4, true>(a, queue);
-    return launch.done ? launch : launch_one_row_matmul<F, 2, true>(a, queue);
+  if constexpr (one_row_takes_four<F>) {
+    if (n_rows == 4) {
+      launch = a.then == FusedMatmulArgs::Then::gate ? launch_one_row_matmul<F, 4, true>(a, queue)
+                                                     : launch_one_row_matmul<F, 4, false>(a, queue);
+    }
   }
-  if (four) launch = launch_one_row_matmul<F, 4, false>(a, queue);
-  if (!launch.done && n_all >= std::int64_t(one_row_from_two) * queue.n_multiprocessors)
-    launch = launch_one_row_matmul<F, 2, false>(a, queue);
+  if (launch.done) return launch;
+  if (a.then == FusedMatmulArgs::Then::gate) return launch_one_row_matmul<F, 2, true>(a, queue);
+  if (n_rows >= 2) launch = launch_one_row_matmul<F, 2, false>(a, queue);
   return launch.done ? launch : launch_one_row_matmul<F, 1, false>(a, queue);
 }
 
