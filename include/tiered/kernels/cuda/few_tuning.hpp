@@ -33,6 +33,8 @@ inline constexpr int few_rows_in_pairs = 8 * few_warps;
 /// kernel's begin beside them, 127; more weights brought into L2 before the previous kernel is complete, 123; both, 131 to 151.
 inline constexpr int one_row_warps = 24, one_row_least_warps = 8;
 inline constexpr int one_row_threads = one_row_warps * 32;
+/// Registers of a thread of one_row_gate_up_kernel(): 24 warps leave room for 16 of one_row_down_kernel() beside them; no format spills.
+inline constexpr int one_row_gate_up_registers = 56;
 /// From so many rows of weights to a multiprocessor on, a warp takes two, or four, at a time.
 inline constexpr int one_row_from_two = 24, one_row_from_four = 64;
 
