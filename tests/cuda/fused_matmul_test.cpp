@@ -139,6 +139,17 @@ TEST_CASE("one row with regular weights: one, two and four rows of weights to a 
   }
 }
 
+TEST_CASE("long rows of halves, of which a block has as many stages as there is room for") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (Then const then : {Then::add, Then::store}) {
+    FusedProblem const p(DType::f16, {0, {1400, 0, 0}, 1, then, then == Then::store, true}, fresh_seed(), 11520);
+    Worst const worst = p.compare(p.run(gpu));
+    INFO("TIERED_SEED=" << fresh_seed() << ": " << worst.text());
+    CHECK(worst.factor <= 1);
+  }
+}
+
 TEST_CASE("a row's fused product does not depend on the other rows of as many; what is not a number stays so") {
   if (!has_gpu()) return;
   Gpu gpu;

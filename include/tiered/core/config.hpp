@@ -11,6 +11,13 @@
 #define TIERED_HD
 #endif
 
+// Of a kernel of blocks of up to `threads`: at most n registers a thread. Before CUDA 12.4 only as launch bounds can say it.
+#if defined(__CUDACC_VER_MAJOR__) && (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 4))
+#define TIERED_MOST_REGISTERS(n, threads) __maxnreg__(n)
+#else
+#define TIERED_MOST_REGISTERS(n, threads) __launch_bounds__(threads, 1)
+#endif
+
 // An internal invariant, checked in builds without NDEBUG. Callers' mistakes throw Error instead: see expects().
 #if defined(NDEBUG) || defined(__CUDA_ARCH__)
 #define TIERED_ASSERT(condition) ((void)0)

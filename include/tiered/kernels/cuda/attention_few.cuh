@@ -11,15 +11,27 @@
 namespace tiered::cuda {
 namespace detail {
 
+/// What was there, and n more is now. Behind all that the thread has seen written, before all that it reads: a fence on either side.
+__device__ __forceinline__ std::uint32_t add_in_order(std::uint32_t* counter, std::uint32_t n) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+  std::uint32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(__cvta_generic_to_global(counter)), "r"(n) : "memory");
+  return before;
+#else
+  __threadfence();
+  std::uint32_t const before = atomicAdd(counter, n);
+  __threadfence();
+  return before;
+#endif
+}
+
 /// True in all threads of the block that is the last of n to come here. What the others wrote before can be read, past the L1 cache.
 __device__ __forceinline__ bool comes_last(std::uint32_t* counter, std::int32_t n) {
   __shared__ bool last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();
-    last = atomicAdd(counter, 1u) + 1 == std::uint32_t(n);
+    last = add_in_order(counter, 1) + 1 == std::uint32_t(n);
     if (last) *counter = 0;
-    __threadfence();
   }
   __syncthreads();
   return last;
@@ -51,16 +63,25 @@ struct FewMerge {
     for (int k = 0; k < at_once; ++k) sums[k] = c.first + k < n ? __ldcg(from + k * fours) : float4{0, 0, 0, 0};
   }
 
-  /// A warp for each head.
+  /// Maximum and sum of a part.
+  __device__ __forceinline__ float2 softmax_of(int head, std::int32_t i) const {
+    return head < n_heads && i < n ? __ldcg(reinterpret_cast<float2 const*>(&parts.of(query + head, i))) : float2{-INFINITY, 0};
+  }
+
+  /// A warp for each head. A lane's first part is read once, and before the head before it is done.
   __device__ __forceinline__ void weigh() const {
-    int const lane = int(threadIdx.x) % warp_size;
-    for (int head = int(threadIdx.x) / warp_size; head < n_heads; head += n_threads / warp_size) {
-      auto const* const softmaxes = reinterpret_cast<float2 const*>(&parts.of(query + head, 0));
+    constexpr int n_warps = n_threads / warp_size;
+    int const lane = int(threadIdx.x) % warp_size, warp = int(threadIdx.x) / warp_size;
+    float2 next = softmax_of(warp, lane);
+    for (int head = warp; head < n_heads; head += n_warps) {
+      float2 const first = next;
+      next = softmax_of(head + n_warps, lane);
       Softmax total;
-      for (std::int32_t i = lane; i < n; i += warp_size) total.max = fmaxf(total.max, __ldcg(softmaxes + i).x);
+      total.max = first.x;
+      for (std::int32_t i = lane + warp_size; i < n; i += warp_size) total.max = fmaxf(total.max, softmax_of(head, i).x);
       total.max = warp_max(total.max);
       for (std::int32_t i = lane; i < n; i += warp_size) {
-        float2 const part = __ldcg(softmaxes + i);
+        float2 const part = i == lane ? first : softmax_of(head, i);
         weights[head * n + i] = total.weight_of(part.x);
         total.sum += weights[head * n + i] * part.y;
       }
@@ -157,7 +178,8 @@ __global__ void __launch_bounds__(FewShape<head_dim>::n_threads) attention_few_k
                                         .queries = shared_address(attention_shared),
                                         .lane = int(threadIdx.x) % warp_size};
   mine.begin(part.begin / split_tile * split_tile + warp * Shape::positions, Shape::n_warps * Shape::positions);
-  FewInput<KV, head_dim, over_link> const input{call, heads, row, table, scratch, attention_shared};
+  FewInput<KV, head_dim, over_link> input{call, heads, row, table, scratch, attention_shared};
+  if (with_own && heads.writes) input.find_places();
   input.begin();
   if (early) wait_for_previous();
   input.finish(with_own);

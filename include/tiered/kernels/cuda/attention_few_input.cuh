@@ -53,6 +53,14 @@ struct FewInput {
   KvTable table;
   Scratch& scratch;
   unsigned char* queries;
+  std::byte* places[2] = {};  ///< of the row's keys and values in the cache
+
+  /// Which wait for the addresses of pages: before the row is there.
+  __device__ __forceinline__ void find_places() {
+    std::int32_t const page_tokens = call.attention.page_tokens;
+    places[0] = kv_place<KV>(table.k_pages, row.position, heads.kv_head, page_tokens, head_dim);
+    places[1] = kv_place<KV>(table.v_pages, row.position, heads.kv_head, page_tokens, head_dim);
+  }
 
   /// What depends on nothing that a kernel before this one computes.
   __device__ __forceinline__ void begin() const {
@@ -133,8 +141,7 @@ struct FewInput {
     auto const element = [&](std::int32_t d) { return vector[d]; };
     store_vector<KV>(reinterpret_cast<std::byte*>(scratch.own.of[which]), head_dim, lane, element);
     if (!heads.writes) return;
-    std::byte* const* const pages = which == 0 ? table.k_pages : table.v_pages;
-    store_vector<KV>(kv_place<KV>(pages, row.position, heads.kv_head, call.attention.page_tokens, head_dim), head_dim, lane, element);
+    store_vector<KV>(which == 0 ? places[0] : places[1], head_dim, lane, element);
   }
 };
 

@@ -64,23 +64,35 @@ __device__ __forceinline__ int rank_among_four(FewChoice const& choice, int n_pa
   return rank + __shfl_xor_sync(~0u, rank, 2);
 }
 
+/// Past the L1 cache, as the logits: who calls may not have waited for whoever wrote them (FewDownArgs::route).
+__device__ __forceinline__ ExpertGroup matrices_of(ExpertGroup const* experts, int e) {
+  auto const pointer = [](void const* const& at) {
+    return reinterpret_cast<void const*>(__ldcg(reinterpret_cast<unsigned long long const*>(&at)));
+  };
+  ExpertGroup group;
+  group.gate = pointer(experts[e].gate);
+  group.up = pointer(experts[e].up);
+  group.down = pointer(experts[e].down);
+  return group;
+}
+
 /// The expert at a place of the token's, in shared memory; the block calls, in whole warps.
 __device__ inline ExpertGroup const* choose_expert(RouteArgs const& a, ExpertGroup const* experts, int token, int place) {
   FewChoice& choice = few_choice();
   int const thread = int(threadIdx.x), lane = thread % 32, step = int(blockDim.x), n_padded = round_up(a.n_experts, 16);
   bool odd = false;
   for (int e = thread; e < n_padded; e += step) {
-    float const logit = e < a.n_experts ? a.logits[std::int64_t(token) * a.n_experts + e] : 0.0f;
+    float const logit = e < a.n_experts ? __ldcg(a.logits + std::int64_t(token) * a.n_experts + e) : 0.0f;
     choice.keys[e] = e < a.n_experts ? ordered_key(logit) : -0x7fffffff - 1;
     odd = odd || !(logit < INFINITY);
   }
   // Where its matrices are comes with an expert's rank, not after it.
-  ExpertGroup group = experts[min(thread / 4, a.n_experts - 1)];
+  ExpertGroup group = matrices_of(experts, min(thread / 4, a.n_experts - 1));
   odd = __syncthreads_or(odd) != 0;
 #pragma unroll 1
   for (int first = thread - lane; first < a.n_experts * 4; first += step) {
     int const e = min((first + lane) / 4, a.n_experts - 1);
-    if (first + lane != thread) group = experts[e];
+    if (first + lane != thread) group = matrices_of(experts, e);
     int const rank = odd ? e : rank_among_four(choice, n_padded, e);
     if (lane % 4 != 0 || first + lane >= a.n_experts * 4 || rank >= a.n_used) continue;
     choice.ids[rank] = e;

@@ -29,8 +29,12 @@ inline constexpr int few_stage_steps = F::block_bytes * 32 > F::block_elems * 24
 inline constexpr int few_rows_in_pairs = 8 * few_warps;
 
 /// One row with regular weights (one_row.cuh): warps of a block at most, one block to a multiprocessor; and at least, for the row's sake.
+/// Tried on the reference machine, a layer of 367 MB in binary16 in a graph, 117 us: blocks of half the shared memory, so that the next
+/// kernel's begin beside them, 127; more weights brought into L2 before the previous kernel is complete, 123; both, 131 to 151.
 inline constexpr int one_row_warps = 24, one_row_least_warps = 8;
 inline constexpr int one_row_threads = one_row_warps * 32;
+/// Registers of a thread of one_row_gate_up_kernel(): 24 warps leave room for 16 of one_row_down_kernel() beside them; no format spills.
+inline constexpr int one_row_gate_up_registers = 56;
 /// Steps of a block by which it loads the row ahead: of 4096 elements all but always all, so that their latency is waited for once.
 inline constexpr int one_row_steps_ahead = 3;
 /// From so many rows of weights to a multiprocessor on, a warp takes two at a time; or four, where weights are so small that unpacking them
@@ -72,6 +76,8 @@ struct FewChunk {
 };
 
 inline constexpr int few_static_bytes = 4096;  ///< of shared memory, at most, for scratch and lists
+/// Of one_row_matmul_kernel(): all that it has besides rows and stages. Rows of 11,520 halves find 8 stages, and not 7, so.
+inline constexpr int one_row_static_bytes = 1024;
 /// What is left of a block's for rows and rings.
 TIERED_HD constexpr int few_dynamic_bytes(int shared_bytes) { return shared_bytes - few_static_bytes; }
 

@@ -43,6 +43,8 @@ struct FewDownArgs {
   float* y = nullptr;                   ///< [n_tokens * n_used, dim]
   float* sum = nullptr;                 ///< [n_tokens, dim]
   std::int32_t n_tokens = 0, n_used = 0, dim = 0, hidden_dim = 0;
+  RouteArgs route;  ///< with logits: those of the FewGateUpArgs right before, which list.ids are from. What does not wait for the latter
+                    ///< is begun beside it: its logits, `weights` and matrices are complete before it
 };
 
 /// Some of a window's places, which follow each other in the list of all slots; how many there are is known to the device alone.

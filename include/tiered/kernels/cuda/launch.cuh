@@ -2,9 +2,9 @@
 ///
 /// From sm_90 on a kernel may begin while the one before it in the stream still runs (programmatic dependent launch). So every kernel
 ///   - calls wait_for_previous() in all threads that read or write memory, before they touch anything but weights, and what
-///     DecodeAttentionArgs says is read early. It returns when the previous kernel is complete and its writes are visible. A kernel that
-///     reads nothing of the previous one calls it too: were it to end before the previous one does, a third kernel would begin to write
-///     what the first still reads;
+///     DecodeAttentionArgs and FewDownArgs say is read early. It returns when the previous kernel is complete and its writes are visible. A
+///     kernel that reads nothing of the previous one calls it too: were it to end before the previous one does, a third kernel would begin
+///     to write what the first still reads;
 ///   - calls let_next_start() early, so that the next one's blocks fill multiprocessors that run empty. It promises nothing about memory.
 #pragma once
 

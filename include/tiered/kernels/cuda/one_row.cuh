@@ -222,8 +222,9 @@ bool is_regular(std::int64_t n_elems, std::uintptr_t bits) {
 }
 
 /// Warps to a block that has `units` units: alike loads, as many as have room; 0 where so few have that a ring is better.
-inline int one_row_warps_for(std::int64_t units, std::int64_t rows_bytes, std::int64_t stage_bytes, CudaQueue const& queue) {
-  std::int64_t const room = (few_dynamic_bytes(shared_bytes_limit(queue.capability)) - rows_bytes) / stage_bytes;
+inline int one_row_warps_for(std::int64_t units, std::int64_t rows_bytes, std::int64_t stage_bytes, CudaQueue const& queue,
+                             int static_bytes = few_static_bytes) {
+  std::int64_t const room = (shared_bytes_limit(queue.capability) - static_bytes - rows_bytes) / stage_bytes;
   std::int64_t const most = min_of(room, std::int64_t(one_row_warps));
   if (most < min_of(units, std::int64_t(one_row_least_warps))) return 0;
   std::int64_t const warps = ceil_div(units, ceil_div(units, most));
@@ -231,8 +232,9 @@ inline int one_row_warps_for(std::int64_t units, std::int64_t rows_bytes, std::i
 }
 
 /// Stages of a warp's ring, for blocks that have `units` units.
-inline int one_row_stages_for(std::int64_t units, std::int64_t rows_bytes, std::int64_t stage_bytes, CudaQueue const& queue) {
-  std::int64_t const room = (few_dynamic_bytes(shared_bytes_limit(queue.capability)) - rows_bytes) / (2 * stage_bytes);
+inline int one_row_stages_for(std::int64_t units, std::int64_t rows_bytes, std::int64_t stage_bytes, CudaQueue const& queue,
+                              int static_bytes = few_static_bytes) {
+  std::int64_t const room = (shared_bytes_limit(queue.capability) - static_bytes - rows_bytes) / (2 * stage_bytes);
   std::int64_t const most = min_of(room, std::int64_t(one_row_warps));
   return most >= one_row_least_warps_of_two && units >= one_row_least_rounds_of_two * most ? 2 : 1;
 }

@@ -81,18 +81,20 @@ __device__ __forceinline__ void bring_down_near(FewGateUpArgs const& a, void con
 
 /// blockIdx.y: a slot's place; blockIdx.z: its token.
 template <class F>
-__global__ void __launch_bounds__(one_row_threads, 1)
+__global__ void TIERED_MOST_REGISTERS(one_row_gate_up_registers, one_row_threads)
     one_row_gate_up_kernel(__grid_constant__ FewGateUpArgs const a, __grid_constant__ OneRowShape const shape, int share_bytes) {
   extern __shared__ uint4 few_shared[];
   __shared__ float squares[max_warps];
   auto* const shared = reinterpret_cast<unsigned char*>(few_shared);
-  let_next_start();
+  bool const chooses = a.route.logits != nullptr;
+  if (!chooses) let_next_start();
   OneRowReader reader(a.norm ? a.norm_weight : nullptr, a.dim);
   wait_for_previous();
+  if (chooses) let_next_start();  // it reads the logits at once
   int const place = int(blockIdx.y), token = int(blockIdx.z), slot = token * a.n_used + place;
   reader.start(a.x + std::int64_t(token) * a.dim);
   ExpertGroup const* expert;
-  if (a.route.logits != nullptr) {
+  if (chooses) {
     expert = choose_expert(a.route, a.list.weights, token, place);
   } else {
     int const id = a.list.ids[slot];
@@ -100,7 +102,7 @@ __global__ void __launch_bounds__(one_row_threads, 1)
     expert = a.list.weights + id;
   }
   // One block's last warp for each token.
-  bool const writes = a.route.logits != nullptr && (blockIdx.x | blockIdx.y) == 0 && threadIdx.x / 32 == blockDim.x / 32 - 1;
+  bool const writes = chooses && (blockIdx.x | blockIdx.y) == 0 && threadIdx.x / 32 == blockDim.x / 32 - 1;
   if (expert->gate == nullptr) {  // computed elsewhere
     if (writes) write_choice(a.route, token);
     return;
@@ -113,7 +115,17 @@ __global__ void __launch_bounds__(one_row_threads, 1)
   run_one_row<F>(products, reader, shared, squares, a.dim, a.norm, a.eps);
 }
 
+/// Where the slots' matrices are, found by the logits, [n_used] in shared memory; the block calls, and waits before it reads them.
+__device__ inline void find_downs(FewDownArgs const& a, int token, unsigned char const** downs) {
+  choose_expert(a.route, a.list.weights, token, 0);
+  int const lane = int(threadIdx.x);
+  if (lane >= warp_size) return;
+  PlacedExpert const placed = placed_expert(a.n_used);
+  if (lane < a.n_used) downs[placed.place] = static_cast<unsigned char const*>(few_choice().experts[lane].down);
+}
+
 /// Blocks of the token, each with a run of neighbouring rows; all slots of a row are one long row, as slot weights are in the activations.
+/// Where the router's logits are there, each block chooses for itself, and has weights under way, while gate and up are computed.
 template <class F>
 __global__ void __launch_bounds__(one_row_bound(1))
     one_row_down_kernel(__grid_constant__ FewDownArgs const a, __grid_constant__ OneRowShape const shape, unsigned inverse) {
@@ -125,24 +137,32 @@ __global__ void __launch_bounds__(one_row_bound(1))
   std::int64_t const token = blockIdx.y;
   float const* const h = a.h + token * n_elems;
   let_next_start();
-  wait_for_previous();
   int const n_fours = n_elems / 4;
   auto const load = [&](int four) { return four < n_fours ? reinterpret_cast<float4 const*>(h)[four] : make_float4(0, 0, 0, 0); };
   constexpr int ahead = one_row_steps_ahead;
   float4 next[ahead];
+  auto const begin_loading = [&] {
 #pragma unroll
-  for (int i = 0; i < ahead; ++i) next[i] = load(int(threadIdx.x) + i * int(blockDim.x));
+    for (int i = 0; i < ahead; ++i) next[i] = load(int(threadIdx.x) + i * int(blockDim.x));
+  };
+  bool const chooses = a.route.logits != nullptr;
   // Each warp knows all slots' experts in its lanes, so that none waits for another.
   unsigned char const* down = nullptr;
-  float weight = 0;
-  if (lane < a.n_used) {
-    int const id = a.list.ids[token * a.n_used + lane];
-    weight = a.slot_weights[token * a.n_used + lane];
-    if (unsigned(id) < unsigned(a.list.n_experts)) down = static_cast<unsigned char const*>(a.list.weights[id].down);
-    if (warp == 0) downs[lane] = down;
+  if (chooses) {
+    find_downs(a, int(token), downs);
+    __syncthreads();
+    if (lane < a.n_used) down = downs[lane];
+  } else {
+    wait_for_previous();
+    begin_loading();
+    if (lane < a.n_used) {
+      int const id = a.list.ids[token * a.n_used + lane];
+      if (unsigned(id) < unsigned(a.list.n_experts)) down = static_cast<unsigned char const*>(a.list.weights[id].down);
+      if (warp == 0) downs[lane] = down;
+    }
+    __syncthreads();
   }
   unsigned const present = __ballot_sync(~0u, down != nullptr);
-  __syncthreads();
   int row = shape.begin() + warp;
   int const end = shape.end();
   unsigned char* const stage = shared + shape.rows_bytes + warp * shape.stage_bytes;
@@ -160,6 +180,11 @@ __global__ void __launch_bounds__(one_row_bound(1))
     __syncwarp();
   }
   fetch();
+  if (chooses) {
+    wait_for_previous();
+    begin_loading();
+  }
+  float const weight = lane < a.n_used ? a.slot_weights[token * a.n_used + lane] : 0.0f;
   OneRow const input = one_row<F>(shared, n_elems);
 #pragma unroll 1
   for (int begin = warp * 32; begin < n_fours; begin += ahead * n_warps * 32) {

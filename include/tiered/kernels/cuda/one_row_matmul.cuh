@@ -95,10 +95,10 @@ OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& qu
   std::int64_t const stage_bytes = std::int64_t(a.dim) / F::block_elems * F::block_bytes * n_rows;
   std::int64_t const blocks = min_of(n_units, std::int64_t(queue.n_multiprocessors));
   std::int64_t const per_block = ceil_div(n_units, blocks);
-  int const n_stages = one_row_stages_for(per_block, rows_bytes, stage_bytes, queue);
-  int const n_warps = one_row_warps_for(per_block, rows_bytes, n_stages * stage_bytes, queue);
+  int const n_stages = one_row_stages_for(per_block, rows_bytes, stage_bytes, queue, one_row_static_bytes);
+  int const n_warps = one_row_warps_for(per_block, rows_bytes, n_stages * stage_bytes, queue, one_row_static_bytes);
   if (n_warps == 0) return {false, 0};
-  if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
+  if (int const status = allow_few_shared<kernel>(queue, one_row_static_bytes); status != 0) return {true, status};
   OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes, n_stages);
   std::size_t const shared = std::size_t(rows_bytes + n_warps * n_stages * stage_bytes);
   return {true, launch_kernel(kernel, dim3(unsigned(blocks)), dim3(unsigned(n_warps) * 32), shared, queue, a, shape)};
