@@ -413,10 +413,10 @@ __device__ __forceinline__ int part_begin(int total, unsigned i, unsigned n) {
   return int(i * each + (i < rest ? i : rest));
 }
 
-/// Lets a kernel have all that there is, but for static_bytes of its own.
+/// Lets a kernel have all that there is.
 template <auto kernel>
-int allow_few_shared(CudaQueue const& queue, int static_bytes = few_static_bytes) {
-  return allow_shared_memory<kernel>(shared_bytes_limit(queue.capability) - static_bytes, queue, Carveout::most_shared);
+int allow_few_shared(CudaQueue const& queue) {
+  return allow_shared_memory<kernel>(few_dynamic_bytes(shared_bytes_limit(queue.capability)), queue, Carveout::most_shared);
 }
 
 /// As many warps as have room for their rings beside rows; 0 where not even one has.

@@ -53,6 +53,7 @@ __device__ __forceinline__ void put_four(OneRow const& row, int four, bool insid
 
 /// x, n_fours times four floats, times norm_weight where there is one, on its way to a row: this thread's part of it is loaded `ahead`
 /// steps ahead, norm weights, which are constant, from the constructor on, x from start() on.
+template <int ahead>
 class OneRowReader {
  public:
   __device__ __forceinline__ OneRowReader(float const* norm_weight, int dim)
@@ -87,8 +88,6 @@ class OneRowReader {
   }
 
  private:
-  static constexpr int ahead = one_row_steps_ahead;
-
   __device__ __forceinline__ void load_norm(int i, int four) {
     w_[i] = norm_weight_ != nullptr && four < n_fours_ ? norm_weight_[four] : make_float4(1, 1, 1, 1);
   }
@@ -198,11 +197,11 @@ __device__ __forceinline__ float norm_of(float const* squares, int dim, float ep
 }
 
 /// The row that `reader` has started with and its products, once weights are under way; squares: max_warps floats, shared.
-template <class F, class Products>
-__device__ __forceinline__ void run_one_row(Products& products, OneRowReader& reader, unsigned char* shared, float* squares, int dim,
-                                            bool norm, float eps) {
+template <class F, class Products, class Reader>
+__device__ __forceinline__ void run_one_row(Products& products, Reader& reader, unsigned char* shared, float* squares, int dim, bool norm,
+                                            float eps) {
   OneRow const row = one_row<F>(shared, dim);
-  float const sum = warp_sum(reader.put<F>(row));
+  float const sum = warp_sum(reader.template put<F>(row));
   if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = sum;
   __syncthreads();
   products.run(row, norm ? norm_of(squares, dim, eps) : 1.0f);
@@ -222,9 +221,8 @@ bool is_regular(std::int64_t n_elems, std::uintptr_t bits) {
 }
 
 /// Warps to a block that has `units` units: alike loads, as many as have room; 0 where so few have that a ring is better.
-inline int one_row_warps_for(std::int64_t units, std::int64_t rows_bytes, std::int64_t stage_bytes, CudaQueue const& queue,
-                             int static_bytes = few_static_bytes) {
-  std::int64_t const room = (shared_bytes_limit(queue.capability) - static_bytes - rows_bytes) / stage_bytes;
+inline int one_row_warps_for(std::int64_t units, std::int64_t rows_bytes, std::int64_t stage_bytes, CudaQueue const& queue) {
+  std::int64_t const room = (few_dynamic_bytes(shared_bytes_limit(queue.capability)) - rows_bytes) / stage_bytes;
   std::int64_t const most = min_of(room, std::int64_t(one_row_warps));
   if (most < min_of(units, std::int64_t(one_row_least_warps))) return 0;
   std::int64_t const warps = ceil_div(units, ceil_div(units, most));
@@ -232,9 +230,8 @@ inline int one_row_warps_for(std::int64_t units, std::int64_t rows_bytes, std::i
 }
 
 /// Stages of a warp's ring, for blocks that have `units` units.
-inline int one_row_stages_for(std::int64_t units, std::int64_t rows_bytes, std::int64_t stage_bytes, CudaQueue const& queue,
-                              int static_bytes = few_static_bytes) {
-  std::int64_t const room = (shared_bytes_limit(queue.capability) - static_bytes - rows_bytes) / (2 * stage_bytes);
+inline int one_row_stages_for(std::int64_t units, std::int64_t rows_bytes, std::int64_t stage_bytes, CudaQueue const& queue) {
+  std::int64_t const room = (few_dynamic_bytes(shared_bytes_limit(queue.capability)) - rows_bytes) / (2 * stage_bytes);
   std::int64_t const most = min_of(room, std::int64_t(one_row_warps));
   return most >= one_row_least_warps_of_two && units >= one_row_least_rounds_of_two * most ? 2 : 1;
 }

@@ -81,14 +81,14 @@ __device__ __forceinline__ void bring_down_near(FewGateUpArgs const& a, void con
 
 /// blockIdx.y: a slot's place; blockIdx.z: its token.
 template <class F>
-__global__ void TIERED_MOST_REGISTERS(one_row_gate_up_registers, one_row_threads)
+__global__ void TIERED_MOST_REGISTERS(one_row_gate_up_registers<F>, one_row_threads)
     one_row_gate_up_kernel(__grid_constant__ FewGateUpArgs const a, __grid_constant__ OneRowShape const shape, int share_bytes) {
   extern __shared__ uint4 few_shared[];
   __shared__ float squares[max_warps];
   auto* const shared = reinterpret_cast<unsigned char*>(few_shared);
   bool const chooses = a.route.logits != nullptr;
   if (!chooses) let_next_start();
-  OneRowReader reader(a.norm ? a.norm_weight : nullptr, a.dim);
+  OneRowReader<one_row_steps_ahead<F>> reader(a.norm ? a.norm_weight : nullptr, a.dim);
   wait_for_previous();
   if (chooses) let_next_start();  // it reads the logits at once
   int const place = int(blockIdx.y), token = int(blockIdx.z), slot = token * a.n_used + place;
@@ -127,7 +127,7 @@ __device__ inline void find_downs(FewDownArgs const& a, int token, unsigned char
 /// Blocks of the token, each with a run of neighbouring rows; all slots of a row are one long row, as slot weights are in the activations.
 /// Where the router's logits are there, each block chooses for itself, and has weights under way, while gate and up are computed.
 template <class F>
-__global__ void __launch_bounds__(one_row_bound(1))
+__global__ void TIERED_MOST_REGISTERS(one_row_down_registers<F>, one_row_threads)
     one_row_down_kernel(__grid_constant__ FewDownArgs const a, __grid_constant__ OneRowShape const shape, unsigned inverse) {
   extern __shared__ uint4 few_shared[];
   __shared__ unsigned char const* downs[few_max_slots];
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(one_row_bound(1))
   let_next_start();
   int const n_fours = n_elems / 4;
   auto const load = [&](int four) { return four < n_fours ? reinterpret_cast<float4 const*>(h)[four] : make_float4(0, 0, 0, 0); };
-  constexpr int ahead = one_row_steps_ahead;
+  constexpr int ahead = one_row_steps_ahead<F>;
   float4 next[ahead];
   auto const begin_loading = [&] {
 #pragma unroll

@@ -69,7 +69,7 @@ class OneRowJob {
 };
 
 template <class F, int n_rows, bool gate>
-__global__ void __launch_bounds__(one_row_bound(n_rows))
+__global__ void TIERED_MOST_REGISTERS(one_row_registers<F>(n_rows), one_row_threads)
     one_row_matmul_kernel(__grid_constant__ FusedMatmulArgs const a, __grid_constant__ OneRowShape const shape) {
   extern __shared__ uint4 few_shared[];
   __shared__ float squares[max_warps];
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(one_row_bound(n_rows))
   OneRowJob<F, n_rows, gate> const job(a);
   OneRowProducts<F, n_rows, OneRowJob<F, n_rows, gate>> products(job, shape, shared);
   products.start();
-  OneRowReader reader(a.norm ? a.norm_weight : nullptr, a.dim);
+  OneRowReader<one_row_steps_ahead<F>> reader(a.norm ? a.norm_weight : nullptr, a.dim);
   wait_for_previous();
   reader.start(a.x);
   run_one_row<F>(products, reader, shared, squares, a.dim, a.norm, a.eps);
@@ -95,10 +95,10 @@ OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& qu
   std::int64_t const stage_bytes = std::int64_t(a.dim) / F::block_elems * F::block_bytes * n_rows;
   std::int64_t const blocks = min_of(n_units, std::int64_t(queue.n_multiprocessors));
   std::int64_t const per_block = ceil_div(n_units, blocks);
-  int const n_stages = one_row_stages_for(per_block, rows_bytes, stage_bytes, queue, one_row_static_bytes);
-  int const n_warps = one_row_warps_for(per_block, rows_bytes, n_stages * stage_bytes, queue, one_row_static_bytes);
+  int const n_stages = one_row_stages_for(per_block, rows_bytes, stage_bytes, queue);
+  int const n_warps = one_row_warps_for(per_block, rows_bytes, n_stages * stage_bytes, queue);
   if (n_warps == 0) return {false, 0};
-  if (int const status = allow_few_shared<kernel>(queue, one_row_static_bytes); status != 0) return {true, status};
+  if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
   OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes, n_stages);
   std::size_t const shared = std::size_t(rows_bytes + n_warps * n_stages * stage_bytes);
   return {true, launch_kernel(kernel, dim3(unsigned(blocks)), dim3(unsigned(n_warps) * 32), shared, queue, a, shape)};
