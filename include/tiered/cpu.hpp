@@ -61,6 +61,8 @@
 #include "tiered/profile/detail/measure_impl.hpp"
 #include "tiered/profile/detail/profile_text_impl.hpp"
 #include "tiered/profile/detail/read_rate_impl.hpp"
+#include "tiered/vision/detail/vision_config_impl.hpp"
+#include "tiered/vision/detail/vision_weights_impl.hpp"
 
 namespace tiered::cpu {
 namespace baseline {

@@ -280,6 +280,22 @@ class StepContext;
 struct TraceEntry;
 struct VramLayout;
 
+// vision/
+enum class VisionActivation : std::uint8_t;
+enum class VisionNorm : std::uint8_t;
+struct AxisTaps;
+struct PatchGrid;
+struct PatchPlace;
+struct PatchWindow;
+class ReferenceVisionEncoder;
+struct VisionConfig;
+struct VisionEncoding;
+struct VisionLayerConfig;
+struct VisionLayerWeights;
+struct VisionMergerWeights;
+struct VisionWeights;
+struct WindowOrder;
+
 // profile/
 enum class ProfileSource : std::uint8_t;
 struct AttentionShape;
