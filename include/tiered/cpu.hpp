@@ -61,6 +61,13 @@
 #include "tiered/profile/detail/measure_impl.hpp"
 #include "tiered/profile/detail/profile_text_impl.hpp"
 #include "tiered/profile/detail/read_rate_impl.hpp"
+#include "tiered/vision/detail/bmp_impl.hpp"
+#include "tiered/vision/detail/image_file_impl.hpp"
+#include "tiered/vision/detail/jpeg_impl.hpp"
+#include "tiered/vision/detail/png_impl.hpp"
+#include "tiered/vision/detail/positions_impl.hpp"
+#include "tiered/vision/detail/preprocess_impl.hpp"
+#include "tiered/vision/detail/webp_impl.hpp"
 
 namespace tiered::cpu {
 namespace baseline {

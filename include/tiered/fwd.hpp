@@ -334,6 +334,20 @@ struct Machine;
 template <class P>
 struct PolicyValues;
 
+// vision/
+enum class ImageFormat : std::uint8_t;
+enum class PromptKind : std::uint8_t;
+class Image;
+struct ImageLimits;
+struct ImageSize;
+struct MropeConfig;
+struct MropePositions;
+struct PatchConfig;
+struct PatchGrid;
+class Patches;
+struct PromptPart;
+struct VideoGrid;
+
 // sim/
 enum class FaultKind : std::uint8_t;
 class Faults;
