@@ -139,8 +139,9 @@ Image decode_jpeg(std::span<std::byte const> bytes, ImageLimits const& limits) {
   }
   Image image(size);
   auto const row = std::make_unique<std::uint8_t[]>(reader.is_cmyk() ? std::size_t(size.width) * 4 : 1);
+  int const orientation = reader.orientation();  // its marker goes with the last row
   reader.read_rows(image, row.get());
-  return oriented(std::move(image), reader.orientation());
+  return oriented(std::move(image), orientation);
 }
 #else
 bool const has_jpeg = false;
