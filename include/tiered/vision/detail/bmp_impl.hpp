@@ -111,21 +111,24 @@ class BmpReader {
     }
   }
   void read_row(std::size_t at, std::uint8_t* rgba, std::uint8_t* rgb) const {
+    if (bits_ == 24) {
+      auto const* bgr = reinterpret_cast<std::uint8_t const*>(bytes_.data()) + at;
+      for (std::int64_t x = 0; x < size_.width; ++x, bgr += 3, rgb += 3) rgb[0] = bgr[2], rgb[1] = bgr[1], rgb[2] = bgr[0];
+      return;
+    }
     for (std::int64_t x = 0; x < size_.width; ++x) {
       std::size_t const i = std::size_t(x);
       if (bits_ <= 8) {
         std::size_t const bit = i * bits_;
         std::uint32_t const index = u8(at + bit / 8) >> (8 - bits_ - bit % 8) & ((1u << bits_) - 1);
         std::memcpy(rgb + 3 * i, palette_[index].data(), 3);
-      } else if (bits_ == 24) {
-        for (std::size_t c = 0; c < 3; ++c) rgb[3 * i + c] = u8(at + 3 * i + 2 - c);
       } else {
         std::uint32_t const pixel = bits_ == 16 ? u16(at + 2 * i) : u32(at + 4 * i);
         for (std::size_t c = 0; c < 4; ++c) rgba[4 * i + c] = rgba_[c].value(pixel);
         if (rgba_[3].mask == 0) rgba[4 * i + 3] = 255;
       }
     }
-    if (bits_ > 8 && bits_ != 24) over_white(rgba, size_.width, rgb);
+    if (bits_ > 8) over_white(rgba, size_.width, rgb);
   }
 
   /// Runs need not reach every pixel: what they leave out has the first colour.
