@@ -10,6 +10,7 @@
 
 #include "tiered/core/error.hpp"
 #include "tiered/vision/detail/bmp_impl.hpp"
+#include "tiered/vision/detail/gif_impl.hpp"
 #include "tiered/vision/detail/image_file_impl.hpp"
 #include "tiered/vision/detail/jpeg_impl.hpp"
 #include "tiered/vision/detail/png_impl.hpp"

@@ -1,4 +1,4 @@
-/// Image files: JPEG, PNG, WebP and BMP as RGB. Link tiered::cpu, or include tiered/cpu.hpp in one source file (then with
+/// Image files: JPEG, PNG, WebP, BMP and GIF as RGB. Link tiered::cpu, or include tiered/cpu.hpp in one source file (then with
 /// TIERED_HAS_JPEG, TIERED_HAS_PNG and TIERED_HAS_WEBP set to 1 for the libraries that are there).
 #pragma once
 
@@ -13,7 +13,7 @@ namespace tiered {
 
 enum class ImageFormat : std::uint8_t { unknown, jpeg, png, webp, bmp, gif, tiff, heif };
 
-/// By the first bytes. gif, tiff and heif are only known in order to be refused by name.
+/// By the first bytes. tiff and heif are only known in order to be refused by name.
 ImageFormat image_format(std::span<std::byte const> bytes);
 char const* name(ImageFormat format);
 /// Whether this build has the decoder: libjpeg, libpng and libwebp are optional.

@@ -170,6 +170,33 @@ def bmps():
     yield "runs_4.bmp", bmp(5, 3, 4, runs4, colors, compression=2)
 
 
+def gif(screen, frame, data, palette=b"", flags=0, before=b"", size=2):
+    """`data`: packed codes; the palette is the frame's, of 4 colours."""
+    blocks = b"".join(bytes([len(data[i:i + 255])]) + data[i:i + 255] for i in range(0, len(data), 255))
+    return (b"GIF89a" + struct.pack("<HHBBB", *screen, 0, 0, 0) + before + b"," + struct.pack("<HHHHB", *frame, flags) + palette
+            + bytes([size]) + blocks + b"\0;")
+
+
+def gifs():
+    rgb = Image.fromarray(picture())
+    yield "palette.gif", saved(rgb.quantize(256), "GIF")
+    yield "few_colors.gif", saved(rgb.quantize(5), "GIF", optimize=True)
+    yield "grey.gif", saved(rgb.convert("L"), "GIF")
+    yield "transparent.gif", saved(rgb.quantize(64), "GIF", transparency=3)
+    yield "interlaced.gif", saved(rgb.quantize(64), "GIF", interlace=1)
+    frames = [Image.fromarray(picture()).quantize(16) for _ in range(3)]
+    yield "animation.gif", saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    noise = Image.fromarray(rng.integers(0, 256, (70, 80, 3), dtype=np.uint8)).quantize(256)  # more than 4096 strings
+    yield "noise.gif", saved(noise, "GIF")
+    colors = rng.integers(0, 256, 12, dtype=np.uint8).tobytes()
+    bits = sum(code << 3 * i for i, code in enumerate([4, 0, 1, 4, 2, 3, 5]))  # clear is 4, end is 5
+    codes = bits.to_bytes(3, "little")
+    yield "part.gif", gif((5, 4), (2, 1, 2, 2), codes, colors, 0x81)
+    control = bytes([0x21, 0xF9, 4, 1, 0, 0, 2, 0])
+    yield "part_transparent.gif", gif((5, 4), (2, 1, 2, 2), codes, colors, 0x81, control)
+    yield "beyond.gif", gif((3, 2), (2, 1, 2, 2), codes, colors, 0x81, bytes([0x21, 0xFE, 3]) + b"abc\0")
+
+
 def expected(name, data):
     image = Image.open(io.BytesIO(data))
     if name == "grey_16.png":
@@ -180,7 +207,7 @@ def expected(name, data):
 
 def main():
     out = b""
-    for kinds in (jpegs, pngs, webps, bmps):
+    for kinds in (jpegs, pngs, webps, bmps, gifs):
         for name, data in kinds():
             pixels = expected(name, data)
             assert pixels.dtype == np.uint8 and pixels.ndim == 3

@@ -54,7 +54,8 @@ bool can_decode(ImageFormat format) {
     case ImageFormat::jpeg: return detail::has_jpeg;
     case ImageFormat::png: return detail::has_png;
     case ImageFormat::webp: return detail::has_webp;
-    case ImageFormat::bmp: return true;
+    case ImageFormat::bmp:
+    case ImageFormat::gif: return true;
     default: return false;
   }
 }
@@ -67,10 +68,11 @@ Image decode_image(std::span<std::byte const> bytes, ImageLimits const& limits) 
       case ImageFormat::png: return detail::decode_png(bytes, limits);
       case ImageFormat::webp: return detail::decode_webp(bytes, limits);
       case ImageFormat::bmp: return detail::decode_bmp(bytes, limits);
+      case ImageFormat::gif: return detail::decode_gif(bytes, limits);
       case ImageFormat::unknown:
         throw Error(Errc::bad_file,
-                    concat("not an image: none of the known kinds (JPEG, PNG, WebP, BMP) begins like these ", bytes.size(), " bytes"));
-      default: throw Error(Errc::unsupported, concat(name(format), " images are not read; JPEG, PNG, WebP and BMP are"));
+                    concat("not an image: none of the known kinds (JPEG, PNG, WebP, BMP, GIF) begins like these ", bytes.size(), " bytes"));
+      default: throw Error(Errc::unsupported, concat(name(format), " images are not read; JPEG, PNG, WebP, BMP and GIF are"));
     }
   } catch (std::bad_alloc const&) {
     throw Error(Errc::out_of_memory, concat("no memory for the pixels of a ", name(format), " image"));

@@ -1,6 +1,7 @@
 /// JPEG by libjpeg (libjpeg-turbo): for one source file of a program.
 #pragma once
 
+#include <algorithm>
 #include <csetjmp>
 #include <cstddef>
 #include <cstdint>
@@ -110,10 +111,13 @@ class JpegReader {
            code == JWRN_MUST_RESYNC;
   }
   /// Each scan goes over the whole image, however few bytes it has: a small file could keep a program busy for hours. Encoders make
-  /// about ten.
+  /// about ten; a small image may have more.
   static void check_scans(j_common_ptr info) {
-    constexpr int max_scans = 200;
-    if (!info->is_decompressor || reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= max_scans) return;
+    if (!info->is_decompressor) return;
+    auto const& reading = *reinterpret_cast<j_decompress_ptr>(info);
+    std::uint64_t const n_pixels = std::uint64_t{reading.image_width} * reading.image_height;
+    int const max_scans = int(std::clamp<std::uint64_t>(0x80000000u / n_pixels, 20, 200));
+    if (reading.input_scan_number <= max_scans) return;
     std::snprintf(self(info).message_, sizeof message_, "more than %d scans", max_scans);
     self(info).code_ = Errc::bad_file;
     std::longjmp(self(info).leave_, 1);

@@ -47,6 +47,7 @@ inline void check_size(ImageFormat format, ImageSize size, ImageLimits const& li
 
 // One per source of a decoder. Errors  as decode_image(), but for out_of_memory, which is std::bad_alloc here.
 Image decode_bmp(std::span<std::byte const> bytes, ImageLimits const& limits);
+Image decode_gif(std::span<std::byte const> bytes, ImageLimits const& limits);
 Image decode_jpeg(std::span<std::byte const> bytes, ImageLimits const& limits);
 Image decode_png(std::span<std::byte const> bytes, ImageLimits const& limits);
 Image decode_webp(std::span<std::byte const> bytes, ImageLimits const& limits);
