@@ -180,6 +180,23 @@ TEST_CASE("damage in the data of a PNG or JPEG is said", "[vision][image]") {
   }
 }
 
+TEST_CASE("a JPEG of very many scans is refused", "[vision][image]") {
+  if (!tiered::can_decode(ImageFormat::jpeg)) return;
+  ImageCase const c = case_named("progressive.jpg");
+  std::size_t const begin = c.file.find("\xff\xda"), end = std::min(c.file.find("\xff\xc4", begin), c.file.find("\xff\xda", begin + 1));
+  REQUIRE(end != c.file.npos);
+  auto const with_scans = [&](int n) {
+    std::string file = c.file.substr(0, end);
+    for (int i = 0; i < n; ++i) file += c.file.substr(begin, end - begin);
+    return file + c.file.substr(end);
+  };
+  Image const image = decode_image(bytes_of(with_scans(20)));
+  CHECK(std::equal(c.rgb.begin(), c.rgb.end(), image.rgb().begin(), [](int a, int b) { return std::abs(a - b) <= 2; }));
+  auto const error = error_of([&] { decode_image(bytes_of(with_scans(300))); });
+  CHECK(error.code == Errc::bad_file);
+  CHECK(error.says("200 scans"));
+}
+
 TEST_CASE("what is no image, or of a kind that is not read, is refused by name", "[vision][image]") {
   CHECK(error_of([] { decode_image({}); }).code == Errc::bad_file);
   CHECK(error_of([] { decode_image(bytes_of("GGUF is no image")); }).code == Errc::bad_file);
