@@ -178,6 +178,25 @@ void Executor::embed(WeightId table, float scale) {
   Weight const& w = p_.table.weight(table);
   if (on_device() && !device_embeds_) throw Error(Errc::precondition, "the device cannot read embeddings, which lie in host memory");
   tiered::launch(kernels_->embed[std::uint32_t(w.dtype)], EmbedArgs{w.data, tokens_, hidden_, n_rows_, w.cols, scale}, queue_);
+  place_vectors();
+}
+
+/// Vectors of the chunk's rows that were given such, over what their tokens gave; those that lie side by side in one piece.
+void Executor::place_vectors() {
+  std::span<BlockRow const> const rows = rows_.subspan(std::size_t(chunk_begin_), std::size_t(n_rows_));
+  std::size_t const dim = std::size_t(p_.config->dim);
+  copy_pieces_.clear();
+  for (std::size_t i = 0, end = 0; i < rows.size(); i = end) {
+    for (end = i + 1; rows[i].embedding != nullptr && end < rows.size() && rows[end].embedding == rows[i].embedding + (end - i) * dim;)
+      ++end;
+    if (rows[i].embedding == nullptr) continue;
+    copy_pieces_.push_back({reinterpret_cast<std::byte*>(hidden_ + i * dim), reinterpret_cast<std::byte const*>(rows[i].embedding),
+                            (end - i) * dim * sizeof(float)});
+  }
+  if (copy_pieces_.empty()) return;
+  Ticket const embedded = side_->record();
+  kv_copy().submit(copy_pieces_, {&embedded, 1});
+  side_->wait_for(kv_copy().last());
 }
 
 void Executor::experts(ExpertsRequest const& r) {
