@@ -48,11 +48,11 @@ struct RealFixture {
 
 /// What transformers computed for rows of tokens and vectors, as of a text with an image and a video in it.
 struct VisionFixture {
-  std::uint32_t vocab_size = 0, width = 0;
+  std::uint32_t vocab_size = 0, n_planes = 0, n_vectors = 0, width = 0;
   float logit_range = 0;
   std::vector<std::int32_t> tokens;     ///< [n_rows], -1 where the next vector stands
   std::vector<std::int32_t> positions;  ///< [3, n_rows] of the rotary embedding
-  std::vector<float> vectors;           ///< [n_vectors, width]
+  std::vector<float> vectors;           ///< [n_planes, n_vectors, width]
   std::vector<float> logits;            ///< [n_rows, vocab_size], row i: after rows 0..i
 };
 
@@ -125,12 +125,14 @@ inline VisionFixture read_vision(std::string const& path) {
   in.expect_magic("TVIS");
   VisionFixture f;
   f.vocab_size = in.value<std::uint32_t>();
-  std::size_t const n_rows = in.value<std::uint32_t>(), n_vectors = in.value<std::uint32_t>();
+  std::size_t const n_rows = in.value<std::uint32_t>();
+  f.n_planes = in.value<std::uint32_t>();
+  f.n_vectors = in.value<std::uint32_t>();
   f.width = in.value<std::uint32_t>();
   f.logit_range = in.value<float>();
   f.tokens = in.array<std::int32_t>(n_rows);
   f.positions = in.array<std::int32_t>(3 * n_rows);
-  f.vectors = in.array<float>(n_vectors * f.width);
+  f.vectors = in.array<float>(std::size_t{f.n_planes} * f.n_vectors * f.width);
   f.logits = in.array<float>(n_rows * f.vocab_size);
   in.expect_end();
   return f;

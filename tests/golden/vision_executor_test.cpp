@@ -36,6 +36,7 @@ std::vector<float> in_blocks(Rig& rig, VisionFixture const& f, std::vector<std::
       BlockRow row{0, std::int32_t(i), std::max(f.tokens[i], 0), true};
       for (std::size_t k = 0; k < rope_position_rows; ++k) row.rope_positions[k] = f.positions[k * n + i];
       if (f.tokens[i] < 0) row.embedding = f.vectors.data() + n_vectors++ * f.width;
+      row.next_plane = std::ptrdiff_t(f.n_vectors * f.width);
       rows.push_back(row);
     }
     rig.kv.reserve(0, std::int32_t(end));
@@ -97,7 +98,7 @@ TEST_CASE("fused: vectors enter blocks of any chunks, and steps that would be ca
           INFO(name_of << ", chunks of " << chunk << (embeds ? ", the device embeds" : "") << ", first " << sizes.front());
           Rig rig(model, {.device_embeds = embeds, .capture = true, .chunk = chunk, .own_kv_copy = embeds});
           CHECK(worst_of(in_blocks(rig, f, sizes), f) < 1e-4);
-          if (embeds && sizes.front() == 1) CHECK(rig.device.n_graph_launches == f.tokens.size() - f.vectors.size() / f.width);
+          if (embeds && sizes.front() == 1) CHECK(rig.device.n_graph_launches == f.tokens.size() - f.n_vectors);
         }
       }
     }

@@ -224,17 +224,20 @@ TEST_CASE("rotary positions and vectors that cannot be are refused, and nothing 
   CHECK(engine.step({rows, f.vectors, one}).n_rows() == 1);
 }
 
-TEST_CASE("vectors are refused where they would enter several layers", "[golden][vision]") {
-  GgufFile const file = GgufFile::open(golden_path("qwen3vl.f32.gguf"));
-  std::vector<std::byte> const bytes = tiered_test::rewritten(
-      file, [](std::string_view key) { return key == "qwen3vl.n_deepstack_layers"; },
-      [](GgufWriter& w) { w.set("qwen3vl.n_deepstack_layers", std::uint32_t{2}); });
+TEST_CASE("vectors that enter several layers come in as many planes", "[golden][vision]") {
   VisionFixture const f = open_vision("qwen3vl");
-  Engine<CpuPolicies> engine(make_model(GgufFile::parse(bytes)), options_for(false));
+  REQUIRE(f.n_planes == 2);
+  Engine<CpuPolicies> engine(open_golden("qwen3vl.f32.gguf"), options_for(false));
+  REQUIRE(engine.model().config().n_deepstack_layers == 1);
+  VisionFixture other = f;
+  for (float& v : std::span(other.vectors).subspan(f.vectors.size() / 2)) v = 0;
+  std::size_t const n = f.tokens.size(), before = 6 * f.vocab_size;
+  std::vector<float> const got = vision_logits(engine, f, {n}, n), without = vision_logits(engine, other, {n}, n);
+  CHECK(std::equal(got.begin(), got.begin() + std::ptrdiff_t(before), without.begin()));
+  CHECK(worst_of(without, f) > 1e-2);
   Sequence const sequence = engine.new_sequence();
-  Thrown const t = error_of([&] { engine.step(VisionBatch(f, sequence.id(), 0, f.tokens.size())); });
-  CHECK(t.code == Errc::unsupported);
-  CHECK(t.says("DeepStack"));
-  std::vector<std::int32_t> const tokens{5, 6};
-  CHECK(engine.prefill(sequence, tokens).size() == std::size_t(engine.model().config().vocab_size));
+  std::vector<Row> rows{{sequence.id(), 0, -1, true, 0}};
+  Thrown const t = error_of([&] { engine.step({rows, std::span(f.vectors).first(f.width)}); });
+  CHECK(t.code == Errc::precondition);
+  CHECK(t.says("2 planes"));
 }

@@ -140,6 +140,7 @@ class EngineCore {
   void start_bulk_copy(std::span<PlanImage const> samples);
   void check(Batch const& batch) const;
   void check_inputs(Batch const& batch) const;
+  std::size_t vectors_in(Batch const& batch) const;
   std::size_t next_block(Batch const& batch, std::size_t begin, PlanImage const& image);
   PlanImage const& image_for(std::size_t token_tier) const;
   void copy_ahead() noexcept;
@@ -232,8 +233,8 @@ class Engine {
 
   /// One step of any kind: prompt, next token, several sequences, verification of drafts.
   /// Errors  Errc::precondition (positions out of order, tokens outside of the vocabulary, rotary positions of a model that has one a row),
-  ///         over_budget (beyond max_context, with both numbers), unsupported (vectors of an encoder that enter several layers), cancelled
-  ///         (blocks that were done stay in their sequences), and what devices report.
+  ///         over_budget (beyond max_context, with both numbers), cancelled (blocks that were done stay in their sequences), and what
+  ///         devices report.
   Logits step(Batch const& batch) {
     auto const select = [this](int n_rows) { return values_.token_tiers.select(n_rows); };
     auto const record = [this](Action const& a, double begin_s, double end_s) { values_.trace.record(a, begin_s, end_s); };

@@ -19,7 +19,9 @@ struct Row {
 /// Rows of one sequence stand in order of position, without gaps, the first at the sequence's length.
 struct Batch {
   std::span<Row const> rows;
-  std::span<float const> embeddings{};  ///< [n, dim] of rows that say so, such as a vision encoder's; borrowed until the step returns
+  /// [1 + ModelConfig::n_deepstack_layers, n, dim]: vectors of rows that say so, such as a vision encoder's, and what is added to those
+  /// rows behind layers 0, 1, ... Borrowed until the step returns.
+  std::span<float const> embeddings{};
   /// [3, n_rows], time, height and width, each >= 0: where rotary embeddings turn rows to, of models that tell them apart (M-RoPE). A row's
   /// place in its sequence stays Row::position. Empty: rows are text, each three times at Sequence::rope_position() and on.
   std::span<std::int32_t const> rope_positions{};

@@ -54,7 +54,7 @@ struct ModelConfig {
   RopeKind rope = RopeKind::halves;
   std::vector<RopeTable> rope_tables;
   std::vector<LayerConfig> layers;
-  /// Layers behind which an encoder's vectors are added once more, each time others (DeepStack); that is not done here.
+  /// Behind so many first layers, but the last, more of an encoder's vectors are added to the rows that those entered at (DeepStack).
   std::int32_t n_deepstack_layers = 0;
 
   /// Rows of rotary positions that kernels are given.

@@ -105,7 +105,7 @@ def write_metadata(writer, spec, config, variant):
     if "mrope_section" in rope:
         writer.add_rope_dimension_sections(list(rope["mrope_section"]) + [0])
     if a == "qwen3vl":
-        writer.add_num_deepstack_layers(0)
+        writer.add_num_deepstack_layers(spec.deepstack)
     if a == "gemma3":
         writer.add_sliding_window(config.sliding_window)  # neither the 5:1 pattern nor the local rope base: as real files
     writer.add_quantization_version(2)

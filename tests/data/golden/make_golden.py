@@ -95,7 +95,7 @@ GRIDS = ((1, 3, 4, 1), (2, 2, 2, 3))            # frames, height, width, and by 
 
 
 def image_rows(spec, width):
-    """Text, an image, text, a video, text: tokens (-1 for vectors), rotary positions (3, rows), vectors."""
+    """Text, an image, text, a video, text: tokens (-1 for vectors), rotary positions (3, rows), vectors (planes, n, width)."""
     _, types = vocabulary.tokens(spec.vocabulary)
     normal = np.flatnonzero(np.array(types) == vocabulary.NORMAL)
     rng = np.random.default_rng(spec.seed + 2000)
@@ -109,14 +109,19 @@ def image_rows(spec, width):
             t, h, w = np.indices((frames, height, columns)).reshape(3, -1)
             positions = np.hstack([positions, positions.max() + 1 + np.stack([t * interval, h, w])])
             tokens += [-1] * t.size
-    return np.array(tokens), positions, rng.standard_normal((tokens.count(-1), width)).astype(np.float32)
+    vectors = rng.standard_normal((1 + spec.deepstack, tokens.count(-1), width)).astype(np.float32)
+    return np.array(tokens), positions, vectors
 
 
 @torch.no_grad()
 def run_vision(model, tokens, positions, vectors):
     x = model.model.embed_tokens(torch.from_numpy(np.maximum(tokens, 0)))
-    x[torch.from_numpy(tokens < 0)] = torch.from_numpy(vectors.copy()).to(x.dtype)
-    return model(inputs_embeds=x[None], position_ids=torch.from_numpy(positions.astype(np.int64))[:, None]).logits[0].numpy()
+    is_vector = torch.from_numpy(tokens < 0)
+    planes = list(torch.from_numpy(vectors.copy()).to(x.dtype))
+    x[is_vector] = planes[0]
+    more = dict(visual_pos_masks=is_vector[None], deepstack_visual_embeds=planes[1:]) if len(planes) > 1 else {}
+    places = torch.from_numpy(positions.astype(np.int64))[:, None]
+    return model(inputs_embeds=x[None], position_ids=places, **more).logits[0].numpy()
 
 
 def make_vision(gguf_path, fixture_path, spec):

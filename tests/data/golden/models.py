@@ -28,6 +28,7 @@ class Spec:
     own_head_size: bool = False                   # writes attention.key_length and value_length
     wrong_permutation: bool = False               # also writes a file whose q and k are not permuted
     images: bool = False                          # also writes a fixture of tokens and vectors, see make_golden.py
+    deepstack: int = 0                            # layers behind which vectors are added
 
 
 def dims(layers, width, heads, kv_heads, feed_forward, head_dim=None, **more):
@@ -71,7 +72,7 @@ SPECS = [
     Spec("qwen2vl", "qwen2vl", "Qwen2_5_VL", seed=22, pre="qwen2", files=("f32",), images=True,
          config=dims(2, 32, 2, 1, 64, rms_norm_eps=1e-6, rope_parameters=rope(1000000.0, mrope_section=[2, 3, 3]),
                      use_sliding_window=False, tie_word_embeddings=False)),
-    Spec("qwen3vl", "qwen3vl", "Qwen3VL", seed=23, pre="qwen2", own_head_size=True, files=("f32",), images=True,
+    Spec("qwen3vl", "qwen3vl", "Qwen3VL", seed=23, pre="qwen2", own_head_size=True, files=("f32",), images=True, deepstack=1,
          config=dims(2, 32, 4, 2, 64, 16, rms_norm_eps=1e-6, rope_parameters=rope(1000000.0, mrope_section=[4, 2, 2]),
                      tie_word_embeddings=True)),
     Spec("gemma3", "gemma3", "Gemma3", seed=19, pre="default", first_type=7, own_head_size=True, files=ALL,

@@ -129,12 +129,15 @@ class Reference:
         return self.norm(x, name) if self.has(name) and "no post norms" not in self.flaws else x
 
     def logits(self, tokens, positions=None, vectors=None):
-        """tokens: below 0 where the next of `vectors` stands; positions: (3, tokens), or all as they are counted."""
+        """tokens: below 0 where the next of `vectors` (planes, n, width) stands, of which planes from 1 on are added behind layers.
+
+        positions: (3, tokens), or all as they are counted.
+        """
         tokens = np.asarray(tokens)
         self.positions = np.tile(np.arange(len(tokens)), (3, 1)) if positions is None else np.asarray(positions)
         x = self.weight("token_embd.weight")[np.maximum(tokens, 0)]
         if vectors is not None:
-            x[tokens < 0] = vectors
+            x[tokens < 0] = vectors[0]
         if self.arch == "gemma3" and "no embedding scale" not in self.flaws:
             x = x * np.sqrt(self.width)
         for layer in range(self.layers):
@@ -143,5 +146,7 @@ class Reference:
             x = x + self.post(y, f"{blk}.post_attention_norm.weight")
             y = self.feed_forward(self.norm(x, f"{blk}.ffn_norm.weight"), layer)
             x = x + self.post(y, f"{blk}.post_ffw_norm.weight")
+            if vectors is not None and layer + 1 < len(vectors) and "no deepstack" not in self.flaws:
+                x[tokens < 0] += vectors[layer + 1]
         head = "output.weight" if self.has("output.weight") else "token_embd.weight"
         return self.norm(x, "output_norm.weight") @ self.weight(head).T

@@ -207,12 +207,15 @@ Batch EngineCore::rows_behind(Sequence const& sequence, std::span<std::int32_t c
   return {rows_};
 }
 
+std::size_t EngineCore::vectors_in(Batch const& batch) const {
+  return batch.embeddings.size() / (std::size_t(parts_.config->dim) * (std::size_t(parts_.config->n_deepstack_layers) + 1));
+}
+
 void EngineCore::check_inputs(Batch const& batch) const {
-  std::size_t const dim = std::size_t(parts_.config->dim), n_vectors = batch.embeddings.size() / dim;
-  expects(batch.embeddings.size() % dim == 0, "Batch::embeddings: whole vectors of the model's width");
-  if (n_vectors > 0 && parts_.config->n_deepstack_layers > 0)
-    throw Error(Errc::unsupported, concat("an encoder's vectors of this model also enter its first ", parts_.config->n_deepstack_layers,
-                                          " layers (DeepStack), which is not supported"));
+  std::size_t const n_vectors = vectors_in(batch), n_planes = std::size_t(parts_.config->n_deepstack_layers) + 1;
+  if (batch.embeddings.size() != n_vectors * n_planes * std::size_t(parts_.config->dim))
+    throw Error(Errc::precondition, concat("Batch::embeddings has ", batch.embeddings.size(), " numbers: no whole vectors in ", n_planes,
+                                           " planes of ", parts_.config->dim, " columns"));
   for (Row const& r : batch.rows) {
     if (r.embedding < -1 || (r.embedding >= 0 && std::size_t(r.embedding) >= n_vectors))
       throw Error(Errc::precondition, concat("a row enters as vector ", r.embedding, " of a batch that has ", n_vectors));
@@ -260,6 +263,7 @@ std::size_t EngineCore::next_block(Batch const& batch, std::size_t begin, PlanIm
     if (r.embedding >= 0) {
       row.token = 0;  // looked up with the others', then replaced
       row.embedding = batch.embeddings.data() + std::size_t(r.embedding) * std::size_t(parts_.config->dim);
+      row.next_plane = std::ptrdiff_t(vectors_in(batch)) * parts_.config->dim;
     }
     block_.push_back(row);
   }

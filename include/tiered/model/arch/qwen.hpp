@@ -31,7 +31,7 @@ inline void read_qwen_experts(Keys const& keys, ModelConfig& c) {
 inline ModelConfig read_qwen3vl(Keys const& keys) {
   ModelConfig c = read_qwen(keys);
   read_sections(keys, true, c);
-  c.n_deepstack_layers = keys.count_or("n_deepstack_layers", 0, 0, c.n_layers);
+  c.n_deepstack_layers = keys.count_or("n_deepstack_layers", 0, 0, c.n_layers - 1);
   return c;
 }
 }  // namespace detail

@@ -421,11 +421,13 @@ void Executor::set_rows(std::int32_t begin, std::int32_t n) {
 
 void Executor::run_chunks(Step step) {
   std::int32_t const n = std::int32_t(rows_.size()), chunk = std::max(image_->limits.chunk, 1);
+  bool const adds = shard(step.shard).kind == ShardKind::attention;
   for (std::int32_t begin = 0; begin < n; begin += chunk) {
     set_rows(begin, std::min(chunk, n - begin));
     chunk_max_position_ = 0;
     for (std::int32_t i = begin; i < begin + n_rows_; ++i)
       chunk_max_position_ = std::max(chunk_max_position_, rows_[std::size_t(i)].position);
+    if (adds && step.layer > 0 && step.layer <= p_.config->n_deepstack_layers) add_vectors(step.layer - 1);
     model_.run(step, *this);
   }
 }
