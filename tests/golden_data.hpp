@@ -46,6 +46,16 @@ struct RealFixture {
   std::vector<float> next_log_prob;     ///< [tokens] log probability of tokens[i + 1]; 0 in the last place
 };
 
+/// What transformers computed for rows of tokens and vectors, as of a text with an image and a video in it.
+struct VisionFixture {
+  std::uint32_t vocab_size = 0, n_planes = 0, n_vectors = 0, width = 0;
+  float logit_range = 0;
+  std::vector<std::int32_t> tokens;     ///< [n_rows], -1 where the next vector stands
+  std::vector<std::int32_t> positions;  ///< [3, n_rows] of the rotary embedding
+  std::vector<float> vectors;           ///< [n_planes, n_vectors, width]
+  std::vector<float> logits;            ///< [n_rows, vocab_size], row i: after rows 0..i
+};
+
 namespace fixture_detail {
 
 /// Takes values from a file read whole; throws std::runtime_error naming the file when it is too short.
@@ -109,6 +119,25 @@ inline GoldenFixture read_golden(std::string const& path) {
   return f;
 }
 
+/// Reads a `.vision` file. Throws std::runtime_error when it is missing or malformed.
+inline VisionFixture read_vision(std::string const& path) {
+  fixture_detail::Bytes in(path);
+  in.expect_magic("TVIS");
+  VisionFixture f;
+  f.vocab_size = in.value<std::uint32_t>();
+  std::size_t const n_rows = in.value<std::uint32_t>();
+  f.n_planes = in.value<std::uint32_t>();
+  f.n_vectors = in.value<std::uint32_t>();
+  f.width = in.value<std::uint32_t>();
+  f.logit_range = in.value<float>();
+  f.tokens = in.array<std::int32_t>(n_rows);
+  f.positions = in.array<std::int32_t>(3 * n_rows);
+  f.vectors = in.array<float>(std::size_t{f.n_planes} * f.n_vectors * f.width);
+  f.logits = in.array<float>(n_rows * f.vocab_size);
+  in.expect_end();
+  return f;
+}
+
 /// Reads a `.real` file. Throws std::runtime_error when it is missing or malformed.
 inline RealFixture read_real(std::string const& path) {
   fixture_detail::Bytes in(path);
@@ -165,6 +194,8 @@ inline std::vector<GoldenCase> golden_cases() {
       {"qwen3moe.f16.gguf", "qwen3moe.golden", "qwen3moe", true},
       {"qwen3moe.mixed.gguf", "qwen3moe.mixed.golden", "qwen3moe", false},
       {"qwen3moe_k.mixed.gguf", "qwen3moe_k.mixed.golden", "qwen3moe", false},
+      {"qwen2vl.f32.gguf", "qwen2vl.golden", "qwen2vl", true},
+      {"qwen3vl.f32.gguf", "qwen3vl.golden", "qwen3vl", true},
       {"gemma3.f32.gguf", "gemma3.golden", "gemma3", true},
       {"gemma3.f16.gguf", "gemma3.golden", "gemma3", true},
       {"gemma3.mixed.gguf", "gemma3.mixed.golden", "gemma3", false},

@@ -2,6 +2,7 @@
 /// launches that can be captured and repeated.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -164,7 +165,12 @@ class ReferenceDevice {
   }
   template <class Args>
   int enqueue(Kernel<Args> op, Args const& args, bool now) {
-    if (!now) return enqueue_task(name_of(args), [op, args] { op(args, Queue{}); });
+    if constexpr (std::same_as<Args, DecodeAttentionArgs>) {
+      DecodeAttentionArgs const* const kept = kept_decode_.emplace_back(std::make_unique<DecodeAttentionArgs const>(args)).get();
+      if (!now) return enqueue_task(name_of(args), [op, kept] { op(*kept, Queue{}); });
+    } else {
+      if (!now) return enqueue_task(name_of(args), [op, args] { op(args, Queue{}); });
+    }
     if (launches.size() == fail_at) return 999;
     launches.push_back(name_of(args));
     return op(args, Queue{});
@@ -234,6 +240,7 @@ class ReferenceDevice {
   Graph captured_;
   std::vector<std::unique_ptr<RouterAheadArgs const>> kept_;  // larger than a task may be, as the next
   std::vector<std::unique_ptr<HelpArgs const>> kept_help_;
+  std::vector<std::unique_ptr<DecodeAttentionArgs const>> kept_decode_;
   bool capturing_ = false;
 };
 static_assert(Backend<ReferenceDevice>);

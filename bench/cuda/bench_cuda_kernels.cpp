@@ -277,7 +277,8 @@ void bench_small(Bench& b, std::int32_t n_tokens) {
   Vram<float> x(random_floats(n * dim)), y(n * dim), scores(random_floats(n * std::size_t(n_experts))), weights(n * n_used),
       q(random_floats(n * std::size_t(n_heads * head_dim))), logits(random_floats(std::size_t(std::min(n_tokens, 16)) * vocab)),
       freq(random_floats(std::size_t(head_dim / 2)));
-  Vram<std::int32_t> ids(n * n_used), positions(std::vector<std::int32_t>(n, 77)), best(n);
+  Vram<std::int32_t> ids(n * n_used), positions(std::vector<std::int32_t>(3 * n, 77)), best(n);
+  Vram<std::uint8_t> position_row(std::vector<std::uint8_t>(std::size_t(head_dim / 2), 1));
   Vram<std::byte> form(activation_bytes(DType::act_f16_rows, n, std::uint64_t(dim)));
   auto const run = [&](char const* op, auto kernel, auto const& args, double bytes) {
     double const s = b.device.graph_seconds(50, [&](int) { b.device.launch(kernel, args); });
@@ -293,6 +294,9 @@ void bench_small(Bench& b, std::int32_t n_tokens) {
       double(n) * n_experts * 4);
   RopeArgs rope{q.data(), positions.data(), freq.data(), n_tokens, n_heads, head_dim, head_dim, RopeKind::halves, 1};
   run("rope", k.rope, rope, double(n) * n_heads * head_dim * 8);
+  rope.position_row = position_row.data();
+  rope.position_stride = n_tokens;
+  run("rope, 3 rows of positions", k.rope, rope, double(n) * n_heads * head_dim * 8);
   if (n_tokens <= 16) run("argmax", k.argmax, ArgmaxArgs{logits.data(), best.data(), n_tokens, vocab}, double(n) * vocab * 4);
   (void)n_kv_heads;
 }

@@ -51,14 +51,19 @@ inline void bench_rows(Bench& b, std::int32_t n_tokens) {
 
 inline void bench_rope(Bench& b, std::int32_t n_tokens) {
   std::vector<float> x = random_floats(std::size_t(n_tokens) * n_heads * head_dim), frequencies(head_dim / 2);
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(n_tokens));
-  for (std::int32_t t = 0; t < n_tokens; ++t) positions[std::size_t(t)] = 1000 + t;
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(3 * n_tokens));
+  for (std::int32_t t = 0; t < 3 * n_tokens; ++t) positions[std::size_t(t)] = 1000 + t;
+  std::vector<std::uint8_t> row(head_dim / 2);
+  for (std::size_t i = 0; i < row.size(); ++i) row[i] = std::uint8_t(i % 3);
   for (std::size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = std::pow(1e6f, -2.0f * float(i) / float(head_dim));
   for (RopeKind const kind : {RopeKind::adjacent, RopeKind::halves}) {
     std::string const what = fmt::format("{}, {} x {}", kind == RopeKind::adjacent ? "adjacent" : "halves", n_heads, head_dim);
     b.run({"rope", what, n_tokens, 0, 8.0 * double(x.size()), 0}, b.table().rope,
           RopeArgs{x.data(), positions.data(), frequencies.data(), n_tokens, n_heads, head_dim, head_dim, kind});
   }
+  b.run({"rope", fmt::format("3 rows of positions, {} x {}", n_heads, head_dim), n_tokens, 0, 8.0 * double(x.size()), 0}, b.table().rope,
+        RopeArgs{x.data(), positions.data(), frequencies.data(), n_tokens, n_heads, head_dim, head_dim, RopeKind::halves, 1, row.data(),
+                 n_tokens});
 }
 
 inline void bench_route(Bench& b, std::int32_t n_tokens) {

@@ -317,6 +317,7 @@ struct MachineOptions;
 struct NullTrace;
 struct PromptUse;
 struct RecordingTrace;
+struct RopeShift;
 class Sampler;
 struct SamplerOptions;
 class Sequence;

@@ -47,9 +47,12 @@ struct Input {
     for (float& w : weight) w *= 0.4f;
     for (std::size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] = std::pow(10000.0f, -2 * float(i) / float(c.head_dim));
     for (KvRow const row : c.rows) positions.push_back(row.position);
+    for (std::size_t i = 0; i < 2 * c.rows.size(); ++i) positions.push_back(std::int32_t(random.below(5000)));
+    for (std::int32_t i = 0; i < c.head_dim; ++i) position_row.push_back(std::uint8_t(random.below(3)));
   }
   std::vector<float> q, k, v, weight, inv_freq;
-  std::vector<std::int32_t> positions;
+  std::vector<std::int32_t> positions;  ///< [3, rows]: as in the cache, and of other rows of rotary positions
+  std::vector<std::uint8_t> position_row;
 };
 
 DecodeAttentionArgs decode_args_of(AttentionCase const& c, std::int32_t max_position, bool norm, RopeKind kind) {
@@ -73,8 +76,9 @@ DecodeAttentionArgs decode_args_of(AttentionCase const& c, std::int32_t max_posi
   return args;
 }
 
+/// With sections where the stride of position rows says so.
 void point_to(DecodeAttentionArgs& args, float* q, float* k, float const* v, float const* weight, float const* inv_freq,
-              std::int32_t const* positions, KvRow const* rows, KvTable const* tables) {
+              std::int32_t const* positions, std::uint8_t const* position_row, KvRow const* rows, KvTable const* tables) {
   args.input.q = q;
   args.input.k = k;
   args.input.v = v;
@@ -82,6 +86,7 @@ void point_to(DecodeAttentionArgs& args, float* q, float* k, float const* v, flo
   args.input.k_norm = args.input.q_norm;
   args.input.inv_freq = inv_freq;
   args.input.positions = positions;
+  args.input.position_row = args.input.position_stride > 0 ? position_row : nullptr;
   args.input.rows = rows;
   args.input.tables = tables;
   args.attention.q = q;
@@ -96,9 +101,11 @@ Outputs decode(Gpu& gpu, AttentionCase const& c, DType kv, Pages const& pages, I
   DeviceArray<float> q(in.q), k(in.k), v(in.v), weight(in.weight), inv_freq(in.inv_freq);
   DeviceArray<float> out(in.q.size()), log_sum_exp(c.rows.size() * std::size_t(c.n_heads));
   DeviceArray<std::int32_t> positions(in.positions);
+  DeviceArray<std::uint8_t> position_row(in.position_row);
   DeviceArray<KvRow> rows(c.rows);
   DeviceArray<std::byte> workspace(attention_workspace_bytes(args.attention.n_tokens, c.n_heads, c.head_dim, args.attention.max_position));
-  point_to(args, q.data(), k.data(), v.data(), weight.data(), inv_freq.data(), positions.data(), rows.data(), device.tables.data());
+  point_to(args, q.data(), k.data(), v.data(), weight.data(), inv_freq.data(), positions.data(), position_row.data(), rows.data(),
+           device.tables.data());
   args.attention.out = out.data();
   args.attention.log_sum_exp = log_sum_exp.data();
   args.attention.workspace = workspace.data();
@@ -184,13 +191,14 @@ TEST_CASE("CUDA: attention with its input prepared at once is one op after the o
     for (AttentionCase const& c : decode_cases()) {
       auto const n = std::int32_t(c.rows.size());
       if (n > attention_few_rows + 1) continue;
-      for (bool const norm : {true, false}) {
-        INFO(describe(kv, c) << (norm ? ", normed" : ""));
+      for (auto const& [norm, sections] : {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
+        INFO(describe(kv, c) << (norm ? ", normed" : "") << (sections ? ", in sections" : ""));
         SplitMix64 random(21);
         Pages pages(c, kv, random);
         pages.write();
         Input const in(c, random);
         DecodeAttentionArgs args = decode_args_of(c, pages.max_position, norm, norm ? RopeKind::halves : RopeKind::adjacent);
+        args.input.position_stride = sections ? n : 0;
         std::vector<std::byte> bytes, expected_bytes;
         Outputs const two = decode(gpu, c, kv, pages, in, args, false, expected_bytes);
         Outputs const one = decode(gpu, c, kv, pages, in, args, true, bytes);
@@ -204,8 +212,8 @@ TEST_CASE("CUDA: attention with its input prepared at once is one op after the o
 
         std::vector<float> q = in.q, k = in.k;
         Outputs expected{poisoned(q.size()), poisoned(c.rows.size() * std::size_t(c.n_heads))};
-        point_to(args, q.data(), k.data(), in.v.data(), in.weight.data(), in.inv_freq.data(), in.positions.data(), c.rows.data(),
-                 pages.tables.data());
+        point_to(args, q.data(), k.data(), in.v.data(), in.weight.data(), in.inv_freq.data(), in.positions.data(), in.position_row.data(),
+                 c.rows.data(), pages.tables.data());
         args.attention.out = expected.out.data();
         args.attention.log_sum_exp = expected.log_sum_exp.data();
         reference::decode_attention(args, kv);

@@ -16,22 +16,26 @@ struct InputCase {
   std::int32_t n_tokens, n_heads, n_kv_heads, head_dim, n_rot, page_tokens;
   bool q_norm, k_norm;
   RopeKind kind;
+  std::int32_t n_rows = 1;  ///< of rotary positions
 };
 
 std::vector<InputCase> input_cases() {
   auto const halves = RopeKind::halves, adjacent = RopeKind::adjacent;
   return {
-      {1, 32, 4, 128, 128, 256, true, true, halves}, {3, 8, 2, 128, 64, 256, false, false, halves},
-      {16, 4, 4, 64, 64, 64, true, true, adjacent},  {17, 6, 2, 80, 80, 32, false, true, halves},
-      {65, 3, 1, 96, 48, 64, true, false, adjacent}, {2, 2, 1, 256, 256, 256, true, true, halves},
-      {5, 4, 2, 33, 20, 16, true, true, halves},     {100, 2, 2, 20, 20, 16, true, true, adjacent},
-      {2, 2, 1, 576, 64, 64, true, true, adjacent},  {4, 2, 2, 64, 0, 64, true, true, halves},
+      {1, 32, 4, 128, 128, 256, true, true, halves},    {3, 8, 2, 128, 64, 256, false, false, halves},
+      {16, 4, 4, 64, 64, 64, true, true, adjacent},     {17, 6, 2, 80, 80, 32, false, true, halves},
+      {65, 3, 1, 96, 48, 64, true, false, adjacent},    {2, 2, 1, 256, 256, 256, true, true, halves},
+      {5, 4, 2, 33, 20, 16, true, true, halves},        {100, 2, 2, 20, 20, 16, true, true, adjacent},
+      {2, 2, 1, 576, 64, 64, true, true, adjacent},     {4, 2, 2, 64, 0, 64, true, true, halves},
+      {1, 32, 4, 128, 128, 256, true, true, halves, 3}, {66, 4, 2, 64, 48, 64, false, false, adjacent, 3},
+      {3, 2, 1, 256, 256, 64, false, true, halves, 2},
   };
 }
 
 /// Norm and rotation by the reference.
 std::vector<float> prepared(InputCase const& c, std::vector<float> x, std::int32_t n_heads, std::vector<float> const* weight,
-                            std::vector<std::int32_t> const& positions, std::vector<float> const& inv_freq, float magnitude) {
+                            std::vector<std::int32_t> const& positions, std::vector<float> const& inv_freq, float magnitude,
+                            std::vector<std::uint8_t> const& row, std::int32_t stride) {
   if (weight != nullptr) reference::rms_norm({x.data(), weight->data(), x.data(), c.n_tokens * n_heads, c.head_dim, 1e-6f});
   RopeArgs rope;
   rope.x = x.data();
@@ -43,6 +47,7 @@ std::vector<float> prepared(InputCase const& c, std::vector<float> x, std::int32
   rope.n_rot = c.n_rot;
   rope.kind = c.kind;
   rope.magnitude = magnitude;
+  if (c.n_rows > 1) rope.position_row = row.data(), rope.position_stride = stride;
   reference::rope(rope);
   return x;
 }
@@ -60,13 +65,17 @@ void check_input(Gpu& gpu, InputCase const& c, DType kv, SplitMix64& random) {
     std::copy_n(k.begin() + std::ptrdiff_t(t * k_row), k_row, q.begin() + std::ptrdiff_t(t * q_row));
   std::vector<float> const weight = random_floats(std::size_t(c.head_dim), random);
   std::vector<std::int32_t> positions;  // of the rotation: not those in the cache
-  for (std::int32_t t = 0; t < c.n_tokens; ++t) positions.push_back(std::int32_t(random.below(100000)));
+  std::int32_t const stride = c.n_tokens + 1;
+  for (std::int32_t i = 0; i < c.n_rows * stride; ++i) positions.push_back(std::int32_t(random.below(100000)));
+  std::vector<std::uint8_t> row(std::size_t(c.n_rot / 2) + 1);
+  for (std::uint8_t& r : row) r = std::uint8_t(random.below(std::uint64_t(c.n_rows)));
   std::vector<float> inv_freq(std::size_t(c.n_rot / 2) + 1);
   for (std::size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] = std::pow(10000.0f, -2 * float(i) / float(std::max(c.n_rot, 1)));
   float const magnitude = 1.25f;
 
   DeviceArray<float> device_q(q), device_k(k), device_v(v), device_weight(weight), device_freq(inv_freq);
   DeviceArray<std::int32_t> device_positions(positions);
+  DeviceArray<std::uint8_t> device_row(row);
   DeviceArray<KvRow> rows(layout.rows);
   AttentionInputArgs args;
   args.q = device_q.data();
@@ -87,10 +96,12 @@ void check_input(Gpu& gpu, InputCase const& c, DType kv, SplitMix64& random) {
   args.eps = 1e-6f;
   args.magnitude = magnitude;
   args.kind = c.kind;
+  if (c.n_rows > 1) args.position_row = device_row.data(), args.position_stride = stride;
   gpu.run(gpu.table().attention_input[std::uint32_t(kv)], args);
 
   std::vector<float> const got = device_q.download();
-  std::vector<float> const reference_q = prepared(c, q, c.n_heads, c.q_norm ? &weight : nullptr, positions, inv_freq, magnitude);
+  std::vector<float> const reference_q =
+      prepared(c, q, c.n_heads, c.q_norm ? &weight : nullptr, positions, inv_freq, magnitude, row, stride);
   Worst worst;  // a norm rounds head_dim sums and some more; a rotation's sine and cosine are off by 2^-22
   for (std::size_t i = 0; i < got.size(); ++i)
     worst.compare(std::int64_t(i), double(got[i]), double(reference_q[i]), (c.head_dim + 32) * epsilon * 10);

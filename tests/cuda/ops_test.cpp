@@ -83,29 +83,39 @@ TEST_CASE("CUDA rms_norm") {
   for (float const v : with_nan.download()) CHECK(std::isnan(v));
 }
 
-TEST_CASE("CUDA rope") {
+TEST_CASE("CUDA rope, of one row of positions and of three") {
   if (!has_gpu()) return;
   struct Shape {
     std::int32_t n_tokens, n_heads, head_dim, n_rot;
   };
   Gpu gpu;
   SplitMix64 random(fresh_seed());
-  for (RopeKind const kind : {RopeKind::adjacent, RopeKind::halves}) {
+  for (auto const& [kind, n_rows] :
+       {std::pair{RopeKind::adjacent, 1}, {RopeKind::halves, 1}, {RopeKind::adjacent, 3}, {RopeKind::halves, 3}}) {
     for (Shape const s :
          {Shape{1, 1, 2, 2}, {3, 2, 64, 64}, {40, 9, 64, 64}, {2, 3, 20, 12}, {5, 1, 600, 600}, {1, 32, 128, 128}, {70, 33, 80, 32}}) {
       std::size_t const n = std::size_t(s.n_tokens * s.n_heads * s.head_dim);
       std::vector<float> const x = random_floats(n, random);
       std::vector<float> inv_freq(std::size_t(s.n_rot / 2));
       for (std::size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] = float(std::pow(10000.0, -2.0 * double(i) / s.n_rot));
-      std::vector<std::int32_t> positions(static_cast<std::size_t>(s.n_tokens));
+      std::int32_t const stride = s.n_tokens + 3;
+      std::vector<std::int32_t> positions(static_cast<std::size_t>(n_rows * stride));
       for (std::int32_t& p : positions) p = std::int32_t(random.below(1000000));
       positions[0] = s.n_tokens == 1 ? 131071 : 0;
+      std::vector<std::uint8_t> row(std::size_t(s.n_rot / 2));
+      for (std::uint8_t& r : row) r = std::uint8_t(random.below(std::uint64_t(n_rows)));
       std::vector<float> expected = x;
-      reference::rope({expected.data(), positions.data(), inv_freq.data(), s.n_tokens, s.n_heads, s.head_dim, s.n_rot, kind, 1.25f});
       DeviceArray<float> device_x(x), device_freq(inv_freq);
       DeviceArray<std::int32_t> device_positions(positions);
-      gpu.run(gpu.table().rope, RopeArgs{device_x.data(), device_positions.data(), device_freq.data(), s.n_tokens, s.n_heads, s.head_dim,
-                                         s.n_rot, kind, 1.25f});
+      DeviceArray<std::uint8_t> device_row(row);
+      RopeArgs args{expected.data(), positions.data(), inv_freq.data(), s.n_tokens, s.n_heads, s.head_dim, s.n_rot, kind, 1.25f};
+      if (n_rows > 1) args.position_row = row.data(), args.position_stride = stride;
+      reference::rope(args);
+      args.x = device_x.data();
+      args.positions = device_positions.data();
+      args.inv_freq = device_freq.data();
+      if (n_rows > 1) args.position_row = device_row.data();
+      gpu.run(gpu.table().rope, args);
       std::vector<float> const y = device_x.download();
       Worst worst;
       // The reduced angle, at most pi, is rounded once: pi * epsilon; sine and cosine are good to 2 steps; then two products and a sum of

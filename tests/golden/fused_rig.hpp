@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
@@ -131,6 +132,7 @@ class Rig {
       for (std::size_t i = begin; i < end; ++i) {
         auto const [slot, token] = tokens[i];
         rows.push_back({slot, lengths[std::size_t(slot)]++, token, !last_only || i + 1 == tokens.size()});
+        for (std::size_t k = 0; k < rope_position_rows; ++k) rows.back().rope_positions[k] = rows.back().position + rope_shift[k];
         kv.reserve(slot, lengths[std::size_t(slot)]);
       }
       std::size_t const n_outputs = std::size_t(std::ranges::count_if(rows, &BlockRow::want_logits));
@@ -251,6 +253,7 @@ class Rig {
   PageableTier host_tier;
   Buffer activations;
   std::vector<std::int32_t> lengths;
+  std::array<std::int32_t, rope_position_rows> rope_shift{};  ///< by which rows of steps to come are turned more than by their positions
   Executor executor;
 };
 

@@ -73,7 +73,7 @@ TEST_CASE("CPU rms_norm") {
   }
 }
 
-TEST_CASE("CPU rope") {
+TEST_CASE("CPU rope, of one row of positions and of three") {
   std::vector<RopeArgs> rope_shapes;
   for (std::vector<std::int32_t> const& v :
        std::vector<std::vector<std::int32_t>>{{1, 1, 2, 2}, {3, 2, 64, 64}, {40, 9, 64, 64}, {2, 3, 20, 12}, {5, 1, 600, 600}}) {
@@ -84,7 +84,8 @@ TEST_CASE("CPU rope") {
     rope_shapes.back().n_rot = v[3];
   }
   for (Isa const isa : available_isas()) {
-    for (RopeKind const kind : {RopeKind::adjacent, RopeKind::halves}) {
+    for (auto const& [kind, n_rows] :
+         {std::pair{RopeKind::adjacent, 1}, {RopeKind::halves, 1}, {RopeKind::adjacent, 3}, {RopeKind::halves, 3}}) {
       for (RopeArgs const& shape : rope_shapes) {
         std::int32_t const n_tokens = shape.n_tokens, n_heads = shape.n_heads, head_dim = shape.head_dim, n_rot = shape.n_rot;
         SplitMix64 random(2);
@@ -92,11 +93,15 @@ TEST_CASE("CPU rope") {
         std::vector<float> const x = random_floats(n, random);
         std::vector<float> inv_freq(std::size_t(n_rot / 2));
         for (std::size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] = float(std::pow(10000.0, -2.0 * double(i) / n_rot));
-        std::vector<std::int32_t> positions(static_cast<std::size_t>(n_tokens));
+        std::int32_t const stride = n_tokens + 2;
+        std::vector<std::int32_t> positions(static_cast<std::size_t>(n_rows * stride));
         for (std::int32_t& p : positions) p = std::int32_t(random.below(30000));
         positions[0] = 0;
+        std::vector<std::uint8_t> row(std::size_t(n_rot / 2));
+        for (std::uint8_t& r : row) r = std::uint8_t(random.below(std::uint64_t(n_rows)));
         std::vector<float> expected = x;
         RopeArgs args{expected.data(), positions.data(), inv_freq.data(), n_tokens, n_heads, head_dim, n_rot, kind, 1.25f};
+        if (n_rows > 1) args.position_row = row.data(), args.position_stride = stride;
         reference::rope(args);
         std::vector<float> const y = same_for_all_threads(isa, [&](Cpu& cpu) {
           std::vector<float> out = x;
@@ -106,7 +111,10 @@ TEST_CASE("CPU rope") {
         });
         Worst worst;
         for (std::size_t i = 0; i < n; ++i) {
-          double const position = positions[i / std::size_t(n_heads * head_dim)];
+          std::size_t const token = i / std::size_t(n_heads * head_dim);
+          double position = 0;
+          for (std::size_t r = 0; r < std::size_t(n_rows); ++r)
+            position = std::max(position, double(positions[r * std::size_t(stride) + token]));
           // The angle is rounded once, in f32; then come two products and a sum of values of at most 2 * 1.25.
           worst.compare(std::int64_t(i), double(y[i]), double(expected[i]), 5 * (position * epsilon + 4 * epsilon));
         }

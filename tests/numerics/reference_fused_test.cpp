@@ -204,11 +204,14 @@ TEST_CASE("reference attention_input: norms where there are weights, rotation, k
   SplitMix64 random(8);
   constexpr std::int32_t heads = 4, kv_heads = 2, head_dim = 20, n_rot = 16, page = 4;
   for (DType const kv : {DType::f16, DType::f32, DType::q8_0}) {
-    for (bool const norms : {false, true}) {
+    for (auto const& [norms, maps] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
       std::vector<float> q = random_floats(n_tokens * heads * head_dim, random), k = random_floats(n_tokens * kv_heads * head_dim, random);
       std::vector<float> const v = random_floats(k.size(), random), q_norm = random_floats(head_dim, random),
                                k_norm = random_floats(head_dim, random), inv_freq = random_floats(n_rot / 2, random);
-      std::vector<std::int32_t> const positions{5, 6, 2};
+      std::vector<std::int32_t> const positions{5, 6, 2, 0, 9, 1, 7, 0, 4, 2, 2, 0};
+      std::vector<std::uint8_t> const map{2, 0, 1, 1, 0, 2, 2, 1};
+      std::uint8_t const* const position_row = maps ? map.data() : nullptr;
+      constexpr std::int32_t stride = 4;
       std::vector<KvRow> const rows{{0, 5}, {0, 6}, {1, 2}};
       std::size_t const page_bytes = kv_row_bytes(kv, head_dim) * kv_heads * page;
       std::vector<std::byte> pages(8 * page_bytes, std::byte{0xff}), pages2 = pages;
@@ -238,13 +241,19 @@ TEST_CASE("reference attention_input: norms where there are weights, rotation, k
       a.page_tokens = page;
       a.eps = 1e-6f;
       a.magnitude = 1.5f;
+      a.position_row = position_row;
+      a.position_stride = stride;
       reference::attention_input(a, kv);
       if (norms) {
         reference::rms_norm({q2.data(), q_norm.data(), q2.data(), n_tokens * heads, head_dim, 1e-6f});
         reference::rms_norm({k2.data(), k_norm.data(), k2.data(), n_tokens * kv_heads, head_dim, 1e-6f});
       }
-      reference::rope({q2.data(), positions.data(), inv_freq.data(), n_tokens, heads, head_dim, n_rot, RopeKind::halves, 1.5f});
-      reference::rope({k2.data(), positions.data(), inv_freq.data(), n_tokens, kv_heads, head_dim, n_rot, RopeKind::halves, 1.5f});
+      auto const rotate = [&](std::vector<float>& x, std::int32_t n_heads) {
+        reference::rope({x.data(), positions.data(), inv_freq.data(), n_tokens, n_heads, head_dim, n_rot, RopeKind::halves, 1.5f,
+                         position_row, stride});
+      };
+      rotate(q2, heads);
+      rotate(k2, kv_heads);
       reference::kv_write({k2.data(), v.data(), rows.data(), b_tables, n_tokens, kv_heads, head_dim, page}, kv);
       CHECK(q == q2);
       CHECK(pages == pages2);

@@ -161,6 +161,35 @@ TEST_CASE("reference rope", "[reference]") {
     float const want[] = {2, 4, 6, 8, 9, 8, -6, -4, 2, -8, 9, 8};  // (1, 3) by a quarter, (2, 4) by a half, all twice as long
     for (std::size_t i = 0; i < x.size(); ++i) CHECK(x[i] == Approx(want[i]).margin(1e-6));
   }
+  SECTION("of several rows of positions, each pair by its own") {
+    SplitMix64 random(77);
+    constexpr std::int32_t n_tokens = 3, n_heads = 2, head_dim = 22, n_rot = 18, n_rows = 4, stride = 5;
+    for (RopeKind const kind : {RopeKind::adjacent, RopeKind::halves}) {
+      std::vector<float> const x = uniform(n_tokens * n_heads * head_dim, 9), frequencies = uniform(n_rot / 2, 10);
+      std::vector<std::int32_t> places(n_rows * stride);
+      for (std::int32_t& p : places) p = std::int32_t(random.below(100));
+      std::vector<std::uint8_t> row(n_rot / 2);
+      for (std::uint8_t& r : row) r = std::uint8_t(random.below(n_rows));
+      RopeArgs args{nullptr, places.data(), frequencies.data(), n_tokens, n_heads, head_dim, n_rot, kind, 1.5f};
+      std::vector<std::vector<float>> by_row(n_rows, x);
+      for (std::size_t r = 0; r < n_rows; ++r) {
+        args.x = by_row[r].data();
+        args.positions = places.data() + r * stride;
+        reference::rope(args);
+      }
+      std::vector<float> mixed = x;
+      args.x = mixed.data();
+      args.positions = places.data();
+      args.position_row = row.data();
+      args.position_stride = stride;
+      reference::rope(args);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        std::size_t const k = i % head_dim, half = n_rot / 2;
+        std::size_t const pair = k >= n_rot ? 0 : kind == RopeKind::adjacent ? k / 2 : k % half;
+        CHECK(mixed[i] == by_row[row[pair]][i]);
+      }
+    }
+  }
   SECTION("a product of two vectors depends on the distance of their positions only") {
     for (RopeKind kind : {RopeKind::adjacent, RopeKind::halves}) {
       float const frequencies[] = {1, 0.1f, 0.01f, 0.001f};

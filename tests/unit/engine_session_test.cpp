@@ -193,9 +193,9 @@ TEST_CASE("a damaged or cut file is refused at every byte, and nothing changes")
   CHECK((swapped == good || refused(swapped)));
   CHECK(refused("GGUF" + std::string(100, 'x')));
   std::string version = good;
-  version[8] = 2;
+  version[8] = 3;
   write(bad_path, version);
-  CHECK(error_of([&] { load_session(engine, bad_path, conversation); }).says("version 2"));
+  CHECK(error_of([&] { load_session(engine, bad_path, conversation); }).says("version 3"));
   std::string sum = good;
   std::fill(sum.end() - 8, sum.end(), char(0x5a));
   write(bad_path, sum);

@@ -1,4 +1,5 @@
 // What a model takes from its file, and what it refuses by name.
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <string>
@@ -8,6 +9,7 @@
 #include "error_of.hpp"
 #include "gguf_edit.hpp"
 #include "golden_data.hpp"
+#include "tiered/model/registry.hpp"
 #include "tiered/model/transformer.hpp"
 
 using namespace tiered;
@@ -84,6 +86,34 @@ TEST_CASE("numbers that cannot be are refused with their value") {
         }).code == Errc::bad_file);
 }
 
+TEST_CASE("sections of rotary positions: one behind the other, or interleaved") {
+  auto const row_of = [](std::vector<std::int32_t> const& sections, std::int32_t n_pairs, bool interleaved) {
+    GgufWriter w;
+    w.set("a.rope.dimension_sections", sections);
+    std::vector<std::byte> const bytes = w.to_bytes();
+    GgufFile const file = GgufFile::parse(bytes);
+    return arch::read_position_row(arch::Keys(file, "a"), n_pairs, interleaved);
+  };
+  using Row = std::vector<std::uint8_t>;
+  CHECK(row_of({2, 3, 3, 0}, 8, false) == Row{0, 0, 1, 1, 1, 2, 2, 2});
+  CHECK(row_of({4, 2, 2, 0}, 8, true) == Row{0, 1, 2, 0, 1, 2, 0, 0});
+  CHECK(row_of({3, 3, 2}, 8, true) == Row{0, 1, 2, 0, 1, 2, 0, 1});
+  CHECK(row_of({8, 0, 0}, 8, true) == Row(8, 0));
+  Row const qwen2vl = row_of({16, 24, 24, 0}, 64, false), qwen3vl = row_of({24, 20, 20, 0}, 64, true);
+  CHECK(std::ranges::count(qwen2vl, 1) == 24);
+  CHECK((qwen2vl[15] == 0 && qwen2vl[16] == 1 && qwen2vl[39] == 1 && qwen2vl[40] == 2));
+  CHECK(std::ranges::count(qwen3vl, 0) == 24);
+  CHECK((qwen3vl[58] == 1 && qwen3vl[59] == 2 && qwen3vl[60] == 0 && qwen3vl[61] == 0 && qwen3vl[62] == 0));
+
+  auto const refused = [&](std::vector<std::int32_t> const& sections) { return error_of([&] { row_of(sections, 8, false); }); };
+  CHECK(refused({2, 3, 2, 0}).code == Errc::bad_file);
+  CHECK(refused({4, 4}).code == Errc::bad_file);
+  CHECK(refused({-1, 5, 4}).says("-1"));
+  CHECK(refused({9, -1, 0}).code == Errc::bad_file);
+  CHECK(refused({2, 2, 2, 2}).code == Errc::unsupported);
+  CHECK(refusal("qwen2vl.f32.gguf", "qwen2vl.rope.dimension_sections").says("qwen2vl.rope.dimension_sections"));
+}
+
 TEST_CASE("a tensor of another shape, or that nothing would read, is named") {
   std::vector<float> const values(64 * 96, 0.5f), three{1, 1, 1};
   Thrown const shape = refusal("llama.f32.gguf", "output_norm.weight",
@@ -140,6 +170,26 @@ TEST_CASE("shards hold every tensor once, in order of use, aligned, without over
       ropes += model.config().rope_tables[std::size_t(l.attention.rope_table)].inv_freq.size() * sizeof(float);
     CHECK(in_file == expected + ropes);
   }
+}
+
+TEST_CASE("the rows of positions stand behind the angles that they choose for") {
+  for (char const* name : {"qwen2vl.f32.gguf", "qwen3vl.f32.gguf"}) {
+    Transformer const model(open(name));
+    RopeTable const& table = model.config().rope_tables.front();
+    std::size_t const n_pairs = table.inv_freq.size();
+    CHECK(model.config().n_position_rows() == rope_position_rows);
+    CHECK(table.position_row.size() == n_pairs);
+    std::size_t n_found = 0;
+    for (Weight const& w : model.table().weights) {
+      if (w.rows != 1 || std::size_t(w.cols) != n_pairs + (n_pairs + 3) / 4) continue;
+      ++n_found;
+      CHECK(std::equal(table.inv_freq.begin(), table.inv_freq.end(), reinterpret_cast<float const*>(w.data)));
+      CHECK(std::equal(table.position_row.begin(), table.position_row.end(),
+                       reinterpret_cast<std::uint8_t const*>(w.data) + n_pairs * sizeof(float)));
+    }
+    CHECK(n_found == std::size_t(model.config().n_layers));
+  }
+  CHECK(Transformer(open("qwen2.f32.gguf")).config().n_position_rows() == 1);
 }
 
 TEST_CASE("Gemma 3: five local layers before each global one, with a rope base of their own") {

@@ -127,8 +127,10 @@ class EngineCore {
   /// Keys and values of a sequence, whatever device has them: by layer, K before V, by page of kv_page_tokens positions, by head.
   /// Errors  precondition within a step; out_of_memory; device where a copy fails; what `sink` throws.
   void export_kv(Sequence const& sequence, FunctionRef<void(std::span<std::byte const>)> sink);
-  /// The reverse: the sequence has n_tokens positions then, or none after an error.
-  void import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRef<void(std::span<std::byte>)> source);
+  std::span<RopeShift const> rope_shifts(Sequence const& sequence) const;
+  /// The reverse: the sequence has n_tokens positions then, or none after an error. `shifts`: as rope_shifts() had them.
+  void import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRef<void(std::span<std::byte>)> source,
+                 std::span<RopeShift const> shifts = {});
 
  private:
   ExecutorParts executor_parts();
@@ -137,7 +139,9 @@ class EngineCore {
   void warm_up_decode(LoadTimes* times);
   void start_bulk_copy(std::span<PlanImage const> samples);
   void check(Batch const& batch) const;
-  std::size_t next_block(std::span<Row const> rows, PlanImage const& image);
+  void check_inputs(Batch const& batch) const;
+  std::size_t vectors_in(Batch const& batch) const;
+  std::size_t next_block(Batch const& batch, std::size_t begin, PlanImage const& image);
   PlanImage const& image_for(std::size_t token_tier) const;
   void copy_ahead() noexcept;
   using PageVisitor = FunctionRef<void(bool on_host, std::span<std::span<std::byte> const> runs)>;
@@ -228,8 +232,9 @@ class Engine {
   Sequence new_sequence() { return core_->new_sequence(); }
 
   /// One step of any kind: prompt, next token, several sequences, verification of drafts.
-  /// Errors  Errc::precondition (positions out of order, tokens outside of the vocabulary), over_budget (beyond max_context, with
-  ///         both numbers), cancelled (blocks that were done stay in their sequences), and what devices report.
+  /// Errors  Errc::precondition (positions out of order, tokens outside of the vocabulary, rotary positions of a model that has one a row),
+  ///         over_budget (beyond max_context, with both numbers), cancelled (blocks that were done stay in their sequences), and what
+  ///         devices report.
   Logits step(Batch const& batch) {
     auto const select = [this](int n_rows) { return values_.token_tiers.select(n_rows); };
     auto const record = [this](Action const& a, double begin_s, double end_s) { values_.trace.record(a, begin_s, end_s); };

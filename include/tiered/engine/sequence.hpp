@@ -12,7 +12,16 @@
 
 namespace tiered {
 
+/// From `from` positions on, text behind a sequence turns, in rotary embeddings, by its place plus `by`: an image of many rows takes few
+/// rotary positions.
+struct RopeShift {
+  std::int32_t from = 0, by = 0;
+};
+
 namespace detail {
+
+/// Rotary positions that a batch brings are less: what follows the largest must have a number, too.
+inline constexpr std::int32_t rope_position_end = 1 << 30;
 
 /// The sequences of an engine: which slot of the KV cache each has, and how long it is.
 struct SequenceTable {
@@ -20,7 +29,20 @@ struct SequenceTable {
     SequenceId id{};
     std::int32_t length = 0;
     bool used = false;
-    bool shrunk = false;  ///< pages beyond its length can go back
+    bool shrunk = false;              ///< pages beyond its length can go back
+    std::vector<RopeShift> shifts{};  ///< ascending, of none beyond its length
+
+    std::int32_t shift() const { return shifts.empty() ? 0 : shifts.back().by; }
+    /// One position more. What follows is turned by more than all before it: the largest of rotary positions and one.
+    void advance(std::int32_t most_rope_position) {
+      std::int32_t const text = length + shift(), next = text > most_rope_position ? text : most_rope_position + 1, by = next - ++length;
+      if (by != shift()) shifts.push_back({length, by});
+    }
+    void truncate(std::int32_t n) {
+      shrunk |= n < length;
+      length = n;
+      while (!shifts.empty() && shifts.back().from > n) shifts.pop_back();
+    }
   };
   std::vector<Slot> slots;
   std::uint32_t last_id = 0;
@@ -54,13 +76,14 @@ class Sequence {
 
   SequenceId id() const { return id_; }
   bool belongs_to(detail::SequenceTable const* table) const { return table_.get() == table; }
-  std::int32_t length() const { return require_table().slots[std::size_t(require_table().find(id_))].length; }
+  std::int32_t length() const { return slot().length; }
+  /// What rotary embeddings turn the next position by, if it is text: length(), unless Batch::rope_positions said otherwise of earlier
+  /// ones; then the largest of those and one.
+  std::int32_t rope_position() const { return slot().length + slot().shift(); }
   /// Forgets positions from n on; n at most length().
   void truncate(std::int32_t n) {
-    auto& slot = require_table().slots[std::size_t(require_table().find(id_))];
-    expects(n >= 0 && n <= slot.length, "Sequence::truncate: n is in [0, length]");
-    slot.shrunk |= n < slot.length;
-    slot.length = n;
+    expects(n >= 0 && n <= slot().length, "Sequence::truncate: n is in [0, length]");
+    slot().truncate(n);
   }
 
  private:
@@ -68,6 +91,8 @@ class Sequence {
     expects(table_ != nullptr, "the sequence was moved from");
     return *table_;
   }
+
+  detail::SequenceTable::Slot& slot() const { return require_table().slots[std::size_t(require_table().find(id_))]; }
 
   std::shared_ptr<detail::SequenceTable> table_;
   SequenceId id_;

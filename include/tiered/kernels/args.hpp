@@ -112,13 +112,18 @@ struct FusedMatmulArgs {
 
 /// Rotary positions, in place. Pair i of a head turns by positions[t] * inv_freq[i]; theta, Llama-3 factors, linear and other
 /// scaling are all inside inv_freq, which the model computes once. Elements from n_rot on stay as they are.
+///
+/// Multi-section embeddings (M-RoPE: time, height, width) have several rows of positions, and position_row says which of them turns a
+/// pair: by positions[position_row[i] * position_stride + t] * inv_freq[i]. So contiguous and interleaved sections are data.
 struct RopeArgs {
   float* x = nullptr;                       ///< [n_tokens, n_heads, head_dim]
-  std::int32_t const* positions = nullptr;  ///< [n_tokens]
+  std::int32_t const* positions = nullptr;  ///< [n_tokens], or with position_row [number of rows, n_tokens], rows position_stride apart
   float const* inv_freq = nullptr;          ///< [n_rot / 2]
   std::int32_t n_tokens = 0, n_heads = 0, head_dim = 0, n_rot = 0;
   RopeKind kind = RopeKind::halves;
-  float magnitude = 1;  ///< factor on both sine and cosine
+  float magnitude = 1;                         ///< factor on both sine and cosine
+  std::uint8_t const* position_row = nullptr;  ///< [n_rot / 2], or null: row 0 turns all pairs
+  std::int32_t position_stride = 0;            ///< elements; >= n_tokens, with position_row only
 };
 
 /// Which KV a row of a batch uses: an index into the array of KvTable, and its position there.
@@ -164,6 +169,8 @@ struct AttentionInputArgs {
   std::int32_t n_tokens = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0, page_tokens = 0;
   float eps = 0, magnitude = 1;
   RopeKind kind = RopeKind::halves;
+  std::int32_t position_stride = 0;  ///< as RopeArgs
+  std::uint8_t const* position_row = nullptr;
 };
 
 /// Who attends to positions that lie in the host's memory, where the device reads the first of them over the link and the host has the

@@ -36,9 +36,13 @@ struct LayerConfig {
 
 /// Angles per position, with every scaling of the file already in them.
 struct RopeTable {
-  std::vector<float> inv_freq;  ///< [n_rot / 2]
+  std::vector<float> inv_freq;             ///< [n_rot / 2]
+  std::vector<std::uint8_t> position_row;  ///< likewise, each below rope_position_rows; empty: one position turns all pairs
   float magnitude = 1;
 };
+
+/// Rotary positions of a row where a table has position_row: time, height, width.
+inline constexpr std::int32_t rope_position_rows = 3;
 
 struct ModelConfig {
   std::string architecture, name;
@@ -50,6 +54,16 @@ struct ModelConfig {
   RopeKind rope = RopeKind::halves;
   std::vector<RopeTable> rope_tables;
   std::vector<LayerConfig> layers;
+  /// Behind so many first layers, but the last, more of an encoder's vectors are added to the rows that those entered at (DeepStack).
+  std::int32_t n_deepstack_layers = 0;
+
+  /// Rows of rotary positions that kernels are given.
+  std::int32_t n_position_rows() const {
+    for (RopeTable const& table : rope_tables) {
+      if (!table.position_row.empty()) return rope_position_rows;
+    }
+    return 1;
+  }
 };
 
 }  // namespace tiered

@@ -47,6 +47,7 @@ struct AttendRequest {
   std::int32_t n_rot = 0;
   RopeKind rope = RopeKind::halves;
   float magnitude = 1, norm_eps = 0;
+  std::uint8_t const* position_row = nullptr;  ///< RopeArgs::position_row
 };
 
 struct ExpertsRequest {
@@ -81,7 +82,7 @@ class ExecContext {
   std::int32_t n_outputs() const { return n_outputs_; }         ///< rows of this chunk whose logits are wanted
   float* hidden() const { return hidden_; }                     ///< [n_rows, dim]: the residual stream
   std::int32_t const* tokens() const { return tokens_; }        ///< [n_rows]
-  std::int32_t const* positions() const { return positions_; }  ///< [n_rows]
+  std::int32_t const* positions() const { return positions_; }  ///< of the rotary embedding: RopeArgs::positions of the rows
   std::int32_t const* outputs() const { return outputs_; }      ///< [n_outputs]: row numbers within this chunk
   float* logits() const { return logits_; }                     ///< [n_outputs, vocab_size]
 
@@ -123,7 +124,7 @@ class ExecContext {
   /// What a layer's router makes of x. Whoever keeps experts elsewhere may apply the next routers to the same rows, to guess what those
   /// will choose.
   virtual void router(RouterRequest const& request, Activations& x) { matmul(request.router, x, request.scores); }
-  /// hidden[t, :] = scale * table[tokens[t], :].
+  /// hidden[t, :] = scale * table[tokens[t], :], or the vector that the row was given instead of a token, as it is.
   virtual void embed(WeightId table, float scale) = 0;
   /// Norms and rotates q and k, stores k and v of the rows, then attends, wherever the layer's KV lies.
   virtual void attend(AttendRequest const& request) = 0;
@@ -139,7 +140,8 @@ class ExecContext {
       if (weight != nullptr) launch(&KernelTable::rms_norm, RmsNormArgs{x, weight, x, n_rows_ * n_heads, a.head_dim, r.norm_eps});
     };
     auto const rotate = [&](float* x, std::int32_t n_heads) {
-      launch(&KernelTable::rope, RopeArgs{x, positions_, r.inv_freq, n_rows_, n_heads, a.head_dim, r.n_rot, r.rope, r.magnitude});
+      launch(&KernelTable::rope, RopeArgs{x, positions_, r.inv_freq, n_rows_, n_heads, a.head_dim, r.n_rot, r.rope, r.magnitude,
+                                          r.position_row, position_stride_});
     };
     norm(r.q_norm, r.q, a.n_heads);
     norm(r.k_norm, r.k, a.n_kv_heads);
@@ -153,6 +155,7 @@ class ExecContext {
   float* hidden_ = nullptr;
   std::int32_t const* tokens_ = nullptr;
   std::int32_t const* positions_ = nullptr;
+  std::int32_t position_stride_ = 0;
   std::int32_t const* outputs_ = nullptr;
   float* logits_ = nullptr;
   KernelTable const* kernels_ = nullptr;  ///< null: measure only, launch nothing

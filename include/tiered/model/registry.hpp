@@ -26,8 +26,11 @@ struct Architecture {
 inline constexpr std::array architectures{
     Architecture{"llama", arch::llama, false, false, true},
     Architecture{"qwen2", arch::qwen2},
+    Architecture{"qwen2vl", arch::qwen2vl},
     Architecture{"qwen3", arch::qwen3, true},
+    Architecture{"qwen3vl", arch::qwen3vl, true},
     Architecture{"qwen3moe", arch::qwen3moe, true},
+    Architecture{"qwen3vlmoe", arch::qwen3vlmoe, true},
     Architecture{"gemma3", arch::gemma3, true, true},
 };
 

@@ -12,7 +12,7 @@ namespace tiered {
 inline constexpr WeightId no_weight{0xffffffffu};
 constexpr bool has(WeightId id) { return id != no_weight; }
 
-/// no_weight where the architecture has none.
+/// no_weight where the architecture has none. `rope`: RopeTable::inv_freq, and behind it position_row, where the table has that.
 struct LayerWeights {
   ShardId attention{}, feed_forward{};  ///< feed_forward: the dense one, or the router's
   WeightId attn_norm = no_weight, rope = no_weight, q = no_weight, k = no_weight, v = no_weight, q_bias = no_weight, k_bias = no_weight,

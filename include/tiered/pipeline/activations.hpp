@@ -36,6 +36,7 @@ struct KvStream {
 struct ActivationLayout {
   std::size_t hidden, tokens, positions, kv_rows, outputs, logits, kv_tables;
   std::size_t inputs, inputs_bytes;  ///< tokens, positions, kv_rows and outputs together: what each step uploads
+  std::int32_t position_rows;        ///< positions: [position_rows, block] of the rotary embedding
   std::size_t expert_x, expert_ids, expert_weights, expert_y, expert_sum, expert_groups, expert_slots, expert_counts, expert_workspace;
   std::size_t expert_places;  ///< of ExpertWindowArgs, for a block's rows
   std::size_t expert_x_rows;  ///< likewise
@@ -111,7 +112,8 @@ inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLim
   l.expert_rows = in_windows ? rows_beside_windows(least_use, limits.experts) : limits.block;
   std::size_t const rows = std::size_t(l.expert_rows), slots = rows * std::size_t(n_used), is_moe = n_used > 0 ? 1 : 0;
   l.tokens = take(block, sizeof(std::int32_t));
-  l.positions = take(block, sizeof(std::int32_t));
+  l.position_rows = config.n_position_rows();
+  l.positions = take(std::size_t(l.position_rows) * block, sizeof(std::int32_t));
   l.kv_rows = take(block, sizeof(KvRow));
   l.outputs = take(block, sizeof(std::int32_t));
   l.inputs = l.tokens;

@@ -1,6 +1,7 @@
 /// Runs schedules: the one place where copies, both devices, ring, cache and KV meet.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -51,6 +52,9 @@ struct PlanImage {
 struct BlockRow {
   std::int32_t slot = 0, position = 0, token = 0;
   bool want_logits = false;
+  std::array<std::int32_t, rope_position_rows> rope_positions{};  ///< where the model has several rows of them; else `position` turns
+  float const* embedding = nullptr;                               ///< [dim], in host memory until the block is done; null: the token's
+  std::ptrdiff_t next_plane = 0;                                  ///< from `embedding` to what is added behind layer 0, and so on
 };
 
 /// Borrowed parts of an engine.
@@ -199,6 +203,10 @@ class Executor final : public StepContext {
   void refresh_kv_tables();
   KvTable const* kv_tables(std::int32_t layer, bool device) const;
   void fill_inputs(std::span<BlockRow const> rows);
+  std::size_t find_vectors(std::int32_t plane, float* to);
+  void copy_vectors();
+  void place_vectors();
+  void add_vectors(std::int32_t layer);
   void upload_inputs();
   bool kernel_moves(std::size_t bytes) const;
   void move_by_kernel(std::byte* dst, std::byte const* src, std::size_t bytes);

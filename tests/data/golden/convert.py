@@ -11,7 +11,8 @@ import encoders
 import models
 import vocabulary
 
-FAMILY = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gemma3": "Gemma3"}
+FAMILY = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gemma3": "Gemma3",
+          "qwen2vl": "Qwen2_5_VL", "qwen3vl": "Qwen3VL"}
 
 LAYER_NAMES = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
@@ -101,6 +102,10 @@ def write_metadata(writer, spec, config, variant):
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if "mrope_section" in rope:
+        writer.add_rope_dimension_sections(list(rope["mrope_section"]) + [0])
+    if a == "qwen3vl":
+        writer.add_num_deepstack_layers(spec.deepstack)
     if a == "gemma3":
         writer.add_sliding_window(config.sliding_window)  # neither the 5:1 pattern nor the local rope base: as real files
     writer.add_quantization_version(2)
@@ -171,8 +176,10 @@ def config_values(file):
                          rms_norm_eps=get("attention.layer_norm_rms_epsilon"), rope_parameters=models.rope(theta),
                          tie_word_embeddings="output.weight" not in file.tensors)
     values["max_position_embeddings"] = get("context_length")
-    if file.arch == "qwen2":
+    if file.arch in ("qwen2", "qwen2vl"):
         values.pop("head_dim")
+    if file.arch in ("qwen2vl", "qwen3vl"):
+        values["rope_parameters"] = models.rope(theta, mrope_section=list(get("rope.dimension_sections"))[:3])
     if file.arch == "qwen3moe":
         values |= dict(num_experts=get("expert_count"), num_experts_per_tok=get("expert_used_count"),
                        moe_intermediate_size=get("expert_feed_forward_length"), norm_topk_prob=True)

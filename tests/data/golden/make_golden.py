@@ -90,6 +90,48 @@ def make_fixture(gguf_path, fixture_path, spec):
     print(f"  {fixture_path.name}: range {span:.2f}, least margin {margins.min():.3f} = {margins.min() / span:.2%}")
 
 
+TEXT = (6, 5, 10)                               # rows before the image, between it and the video, and behind that
+GRIDS = ((1, 3, 4, 1), (2, 2, 2, 3))            # frames, height, width, and by how much a frame moves in time
+
+
+def image_rows(spec, width):
+    """Text, an image, text, a video, text: tokens (-1 for vectors), rotary positions (3, rows), vectors (planes, n, width)."""
+    _, types = vocabulary.tokens(spec.vocabulary)
+    normal = np.flatnonzero(np.array(types) == vocabulary.NORMAL)
+    rng = np.random.default_rng(spec.seed + 2000)
+    tokens, positions = [], np.zeros((3, 0), int)
+    for i, n_text in enumerate(TEXT):
+        begin = positions.max(initial=-1) + 1
+        tokens += rng.choice(normal, n_text).tolist()
+        positions = np.hstack([positions, np.tile(begin + np.arange(n_text), (3, 1))])
+        if i < len(GRIDS):
+            frames, height, columns, interval = GRIDS[i]
+            t, h, w = np.indices((frames, height, columns)).reshape(3, -1)
+            positions = np.hstack([positions, positions.max() + 1 + np.stack([t * interval, h, w])])
+            tokens += [-1] * t.size
+    vectors = rng.standard_normal((1 + spec.deepstack, tokens.count(-1), width)).astype(np.float32)
+    return np.array(tokens), positions, vectors
+
+
+@torch.no_grad()
+def run_vision(model, tokens, positions, vectors):
+    x = model.model.embed_tokens(torch.from_numpy(np.maximum(tokens, 0)))
+    is_vector = torch.from_numpy(tokens < 0)
+    planes = list(torch.from_numpy(vectors.copy()).to(x.dtype))
+    x[is_vector] = planes[0]
+    more = dict(visual_pos_masks=is_vector[None], deepstack_visual_embeds=planes[1:]) if len(planes) > 1 else {}
+    places = torch.from_numpy(positions.astype(np.int64))[:, None]
+    return model(inputs_embeds=x[None], position_ids=places, **more).logits[0].numpy()
+
+
+def make_vision(gguf_path, fixture_path, spec):
+    model = convert.load(gguf_path, torch.float64)
+    rows = image_rows(spec, model.config.hidden_size)
+    logits = run_vision(model, *rows)
+    fixture.write_vision(fixture_path, *rows, logits)
+    print(f"  {fixture_path.name}: {len(rows[0])} rows, range {logits.max() - logits.min():.2f}")
+
+
 def make(spec):
     names, _ = vocabulary.tokens(spec.vocabulary)
     model = models.build(spec, len(names))
@@ -99,6 +141,8 @@ def make(spec):
         print(f"{path.name}: {path.stat().st_size} bytes")
         if variant != "f16":  # same weights as f32, same fixture
             make_fixture(path, HERE / f"{spec.name}{'.mixed' if variant == 'mixed' else ''}.golden", spec)
+    if spec.images:
+        make_vision(HERE / f"{spec.name}.f32.gguf", HERE / f"{spec.name}.vision", spec)
     if spec.wrong_permutation:
         convert.write(model, spec, "f32", HERE / f"{spec.name}.wrong_permutation.gguf", permuted=False)
 

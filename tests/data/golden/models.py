@@ -27,6 +27,8 @@ class Spec:
     files: tuple = ("f32", "mixed")
     own_head_size: bool = False                   # writes attention.key_length and value_length
     wrong_permutation: bool = False               # also writes a file whose q and k are not permuted
+    images: bool = False                          # also writes a fixture of tokens and vectors, see make_golden.py
+    deepstack: int = 0                            # layers behind which vectors are added
 
 
 def dims(layers, width, heads, kv_heads, feed_forward, head_dim=None, **more):
@@ -42,6 +44,8 @@ def rope(base, **more):
 LLAMA3 = rope(10000.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
 GEMMA = {"sliding_attention": rope(10000.0), "full_attention": rope(1000000.0)}
+
+VISION = ("Qwen2_5_VL", "Qwen3VL")  # families of which the text part is built
 
 SPECS = [
     Spec("llama", "llama", "Llama", seed=11, output_type=T.Q4_1, files=ALL,
@@ -65,6 +69,12 @@ SPECS = [
          config=dims(2, 32, 4, 2, 96, 16, rms_norm_eps=1e-6, rope_parameters=rope(1000000.0), use_sliding_window=False,
                      tie_word_embeddings=False, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
                      norm_topk_prob=True)),
+    Spec("qwen2vl", "qwen2vl", "Qwen2_5_VL", seed=22, pre="qwen2", files=("f32",), images=True,
+         config=dims(2, 32, 2, 1, 64, rms_norm_eps=1e-6, rope_parameters=rope(1000000.0, mrope_section=[2, 3, 3]),
+                     use_sliding_window=False, tie_word_embeddings=False)),
+    Spec("qwen3vl", "qwen3vl", "Qwen3VL", seed=23, pre="qwen2", own_head_size=True, files=("f32",), images=True, deepstack=1,
+         config=dims(2, 32, 4, 2, 64, 16, rms_norm_eps=1e-6, rope_parameters=rope(1000000.0, mrope_section=[4, 2, 2]),
+                     tie_word_embeddings=True)),
     Spec("gemma3", "gemma3", "Gemma3", seed=19, pre="default", first_type=7, own_head_size=True, files=ALL,
          config=dims(7, 32, 4, 1, 32, 16, rms_norm_eps=1e-6, rope_parameters=GEMMA, sliding_window=8,
                      query_pre_attn_scalar=16, tie_word_embeddings=True)),
@@ -81,7 +91,7 @@ SPECS = [
 
 def make_config(family, values, vocab_size):
     """The transformers config, with the implementations that compute in the plain way."""
-    text = "Text" if family == "Gemma3" else ""
+    text = "Text" if family == "Gemma3" or family in VISION else ""
     config = getattr(transformers, f"{family}{text}Config")(vocab_size=vocab_size, bos_token_id=1, eos_token_id=2,
                                                             pad_token_id=None, **values)
     config._attn_implementation = "eager"
@@ -89,8 +99,26 @@ def make_config(family, values, vocab_size):
     return config
 
 
+class TextWithHead(torch.nn.Module):
+    """The text part of a vision-language model, which transformers has no class with a head for."""
+
+    def __init__(self, family, config):
+        super().__init__()
+        self.config = config
+        self.model = getattr(transformers, f"{family}TextModel")(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def forward(self, *args, **more):
+        out = self.model(*args, **more)
+        out.logits = self.lm_head(out.last_hidden_state)
+        return out
+
+
 def make_model(family, values, vocab_size, dtype=torch.float32):
-    model = getattr(transformers, f"{family}ForCausalLM")(make_config(family, values, vocab_size))
+    config = make_config(family, values, vocab_size)
+    model = TextWithHead(family, config) if family in VISION else getattr(transformers, f"{family}ForCausalLM")(config)
     return model.to(dtype).eval()
 
 

@@ -32,6 +32,7 @@ class Reference:
         self.eps = get("attention.layer_norm_rms_epsilon")
         self.base = get("rope.freq_base", 10000.0)
         self.window = get("attention.sliding_window", 0)
+        self.position_row = self.rows_of_pairs(get("rope.dimension_sections"))
         self.cache = {}
 
     def weight(self, name):
@@ -41,6 +42,17 @@ class Reference:
 
     def has(self, name):
         return name in self.file.tensors
+
+    def rows_of_pairs(self, sections):
+        """Which of time, height and width turns each pair of a head."""
+        if sections is None or "one row of positions" in self.flaws:
+            return np.zeros(self.head_size // 2, int)
+        if (self.arch == "qwen3vl") == ("other sections" in self.flaws):
+            return np.repeat(np.arange(len(sections)), sections)
+        rows = np.zeros(self.head_size // 2, int)
+        for axis in (1, 2):
+            rows[axis:3 * sections[axis]:3] = axis
+        return rows
 
     def norm(self, x, name):
         w = self.weight(name)
@@ -57,7 +69,7 @@ class Reference:
         frequency = base ** (-np.arange(half) / half)
         if self.has("rope_freqs.weight") and "no frequency factors" not in self.flaws:
             frequency = frequency / self.weight("rope_freqs.weight")
-        angle = (np.arange(len(x))[:, None] * frequency)[:, None, :]
+        angle = (self.positions[self.position_row].T * frequency)[:, None, :]
         cos, sin = np.cos(angle), np.sin(angle)
         interleaved = (self.arch == "llama") != ("other rope pairing" in self.flaws)
         out = np.empty_like(x)
@@ -116,8 +128,16 @@ class Reference:
     def post(self, x, name):
         return self.norm(x, name) if self.has(name) and "no post norms" not in self.flaws else x
 
-    def logits(self, tokens):
-        x = self.weight("token_embd.weight")[np.asarray(tokens)]
+    def logits(self, tokens, positions=None, vectors=None):
+        """tokens: below 0 where the next of `vectors` (planes, n, width) stands, of which planes from 1 on are added behind layers.
+
+        positions: (3, tokens), or all as they are counted.
+        """
+        tokens = np.asarray(tokens)
+        self.positions = np.tile(np.arange(len(tokens)), (3, 1)) if positions is None else np.asarray(positions)
+        x = self.weight("token_embd.weight")[np.maximum(tokens, 0)]
+        if vectors is not None:
+            x[tokens < 0] = vectors[0]
         if self.arch == "gemma3" and "no embedding scale" not in self.flaws:
             x = x * np.sqrt(self.width)
         for layer in range(self.layers):
@@ -126,5 +146,7 @@ class Reference:
             x = x + self.post(y, f"{blk}.post_attention_norm.weight")
             y = self.feed_forward(self.norm(x, f"{blk}.ffn_norm.weight"), layer)
             x = x + self.post(y, f"{blk}.post_ffw_norm.weight")
+            if vectors is not None and layer + 1 < len(vectors) and "no deepstack" not in self.flaws:
+                x[tokens < 0] += vectors[layer + 1]
         head = "output.weight" if self.has("output.weight") else "token_embd.weight"
         return self.norm(x, "output_norm.weight") @ self.weight(head).T

@@ -190,7 +190,7 @@ EngineStats EngineCore::stats() const {
 Sequence EngineCore::new_sequence() {
   for (auto& slot : sequences_->slots) {
     if (slot.used) continue;
-    slot = {SequenceId{++sequences_->last_id}, 0, true, true};
+    slot = {SequenceId{++sequences_->last_id}, 0, true, true, {}};
     return Sequence(sequences_, slot.id);
   }
   throw Error(Errc::precondition,
@@ -207,8 +207,29 @@ Batch EngineCore::rows_behind(Sequence const& sequence, std::span<std::int32_t c
   return {rows_};
 }
 
+std::size_t EngineCore::vectors_in(Batch const& batch) const {
+  return batch.embeddings.size() / (std::size_t(parts_.config->dim) * (std::size_t(parts_.config->n_deepstack_layers) + 1));
+}
+
+void EngineCore::check_inputs(Batch const& batch) const {
+  std::size_t const n_vectors = vectors_in(batch), n_planes = std::size_t(parts_.config->n_deepstack_layers) + 1;
+  if (batch.embeddings.size() != n_vectors * n_planes * std::size_t(parts_.config->dim))
+    throw Error(Errc::precondition, concat("Batch::embeddings has ", batch.embeddings.size(), " numbers: no whole vectors in ", n_planes,
+                                           " planes of ", parts_.config->dim, " columns"));
+  for (Row const& r : batch.rows) {
+    if (r.embedding < -1 || (r.embedding >= 0 && std::size_t(r.embedding) >= n_vectors))
+      throw Error(Errc::precondition, concat("a row enters as vector ", r.embedding, " of a batch that has ", n_vectors));
+  }
+  if (batch.rope_positions.empty()) return;
+  expects(parts_.config->n_position_rows() == rope_position_rows, "Batch::rope_positions: rows of this model have one rotary position");
+  expects(batch.rope_positions.size() == std::size_t(rope_position_rows) * batch.rows.size(), "Batch::rope_positions: three of each row");
+  auto const outside = std::ranges::find_if(batch.rope_positions, [](std::int32_t p) { return p < 0 || p >= rope_position_end; });
+  if (outside != batch.rope_positions.end())
+    throw Error(Errc::precondition, concat("a rotary position of ", *outside, " is outside of 0 to ", rope_position_end - 1));
+}
+
 void EngineCore::check(Batch const& batch) const {
-  expects(batch.embeddings.empty() && batch.rope_positions.empty(), "this model takes tokens only");
+  check_inputs(batch);
   std::vector<std::int32_t> next(sequences_->slots.size(), -1);
   for (Row const& r : batch.rows) {
     std::size_t const slot = std::size_t(sequences_->find(r.sequence));
@@ -216,7 +237,7 @@ void EngineCore::check(Batch const& batch) const {
     if (r.position != expected)
       throw Error(Errc::precondition,
                   concat("sequence ", std::uint32_t(r.sequence), " goes on at position ", expected, ", the batch has ", r.position));
-    if (r.token < 0 || r.token >= parts_.config->vocab_size)
+    if (r.embedding < 0 && (r.token < 0 || r.token >= parts_.config->vocab_size))
       throw Error(Errc::precondition, concat("token ", r.token, " is outside of a vocabulary of ", parts_.config->vocab_size));
     next[slot] = expected + 1;
   }
@@ -226,15 +247,25 @@ void EngineCore::check(Batch const& batch) const {
   }
 }
 
-/// Fills block_ with as many of the rows as one block takes; how many.
-std::size_t EngineCore::next_block(std::span<Row const> rows, PlanImage const& image) {
+/// Fills block_ with as many of the rows from `begin` on as one block takes; how many.
+std::size_t EngineCore::next_block(Batch const& batch, std::size_t begin, PlanImage const& image) {
   block_.clear();
   std::int32_t n_outputs = 0;
-  for (Row const& r : rows) {
+  for (std::size_t i = begin; i < batch.rows.size(); ++i) {
+    Row const& r = batch.rows[i];
     if (block_.size() == std::size_t(image.limits.block)) break;
     if (r.want_logits && image.output_by_rows && n_outputs == std::min(image.limits.chunk, max_outputs_per_run)) break;
     n_outputs += r.want_logits ? 1 : 0;
-    block_.push_back({sequences_->find(r.sequence), r.position, r.token, r.want_logits});
+    BlockRow row{sequences_->find(r.sequence), r.position, r.token, r.want_logits};
+    row.rope_positions.fill(r.position + sequences_->slots[std::size_t(row.slot)].shift());
+    for (std::size_t k = 0; k < rope_position_rows && !batch.rope_positions.empty(); ++k)
+      row.rope_positions[k] = batch.rope_positions[k * batch.rows.size() + i];
+    if (r.embedding >= 0) {
+      row.token = 0;  // looked up with the others', then replaced
+      row.embedding = batch.embeddings.data() + std::size_t(r.embedding) * std::size_t(parts_.config->dim);
+      row.next_plane = std::ptrdiff_t(vectors_in(batch)) * parts_.config->dim;
+    }
+    block_.push_back(row);
   }
   return block_.size();
 }
@@ -273,12 +304,12 @@ Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)>
     float* out = logits_.data();
     for (std::span<Row const> left = batch.rows; !left.empty();) {
       PlanImage const& image = image_for(select(int(left.size())));
-      std::size_t const n = next_block(left, image);
+      std::size_t const n = next_block(batch, batch.rows.size() - left.size(), image);
       for (BlockRow const& r : block_) kv_.reserve(r.slot, r.position + 1);
       executor_.activate(image);
       executor_.run_block(block_, out);
       for (BlockRow const& r : block_) {
-        sequences_->slots[std::size_t(r.slot)].length = r.position + 1;
+        sequences_->slots[std::size_t(r.slot)].advance(std::ranges::max(r.rope_positions));
         if (r.want_logits) out += vocab;
       }
       left = left.subspan(n);

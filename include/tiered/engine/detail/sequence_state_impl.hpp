@@ -47,6 +47,7 @@ std::uint64_t EngineCore::fingerprint() const {
   for (RopeTable const& table : c.rope_tables) {
     sum.add(table.magnitude);
     sum.add(std::as_bytes(std::span(table.inv_freq)));
+    sum.add(std::as_bytes(std::span(table.position_row)));
   }
   for (LayerConfig const& layer : c.layers) add_layer(sum, layer);
   for (Weight const& w : parts_.weights) {
@@ -123,7 +124,13 @@ void EngineCore::export_kv(Sequence const& sequence, FunctionRef<void(std::span<
   }
 }
 
-void EngineCore::import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRef<void(std::span<std::byte>)> source) {
+std::span<RopeShift const> EngineCore::rope_shifts(Sequence const& sequence) const {
+  expects(owns(sequence), "the sequence belongs to another engine");
+  return sequences_->slots[std::size_t(sequences_->find(sequence.id()))].shifts;
+}
+
+void EngineCore::import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRef<void(std::span<std::byte>)> source,
+                           std::span<RopeShift const> shifts) {
   expects(!in_step_, "a sequence is not restored from within a step");
   expects(owns(sequence), "the sequence belongs to another engine");
   expects(n_tokens >= 0 && n_tokens <= max_context(), "EngineCore::import_kv: n_tokens is in [0, max_context]");
@@ -156,6 +163,7 @@ void EngineCore::import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRe
     throw;
   }
   sequences_->slots[std::size_t(slot)].length = n_tokens;
+  sequences_->slots[std::size_t(slot)].shifts.assign(shifts.begin(), shifts.end());
 }
 
 }  // namespace tiered::detail

@@ -29,18 +29,25 @@
 namespace tiered::detail {
 
 /// What stands at the begin of a session, little-endian. Behind it n_tokens ids of 4 bytes, the KV as EngineCore::export_kv() hands
-/// it out, and the Checksum of everything before it.
+/// it out, and the Checksum of everything before it. Between ids and KV all RopeShifts of the sequence, if it has any; the version is 2
+/// then, so that nobody who does not know them reads it.
 struct SessionHeader {
   static constexpr std::array<char, 8> right_magic{'t', 'i', 'e', 'r', 'e', 'd', 'K', 'V'};
-  static constexpr std::uint32_t newest = 1;
+  static constexpr std::uint32_t without_shifts = 1, newest = 2;
 
   std::array<char, 8> magic = right_magic;
-  std::uint32_t version = newest, n_tokens = 0;
+  std::uint32_t version = without_shifts, n_tokens = 0;
   std::uint64_t fingerprint = 0;  ///< EngineCore::fingerprint()
   std::uint32_t kv_type = 0, page_tokens = kv_page_tokens;
   std::uint64_t kv_bytes = 0;
 };
 static_assert(std::has_unique_object_representations_v<SessionHeader> && sizeof(SessionHeader) == 40);
+static_assert(std::has_unique_object_representations_v<RopeShift> && sizeof(RopeShift) == 8);
+
+/// What a file of that size has besides header, ids, KV and checksum.
+inline std::uint64_t shift_bytes(SessionHeader const& h, std::uint64_t file_bytes) {
+  return file_bytes - sizeof h - h.n_tokens * std::uint64_t{4} - h.kv_bytes - sizeof(std::uint64_t);
+}
 
 inline std::string hex(std::uint64_t value) {
   char digits[16];
@@ -166,8 +173,12 @@ inline SessionHeader check_session(EngineCore const& core, FileHandle const& fil
   if (size < least) bad("is no session, or was cut: it has ", size, " bytes, a session at least ", least);
   file.read_at(0, std::as_writable_bytes(std::span(&h, 1)));
   if (h.magic != SessionHeader::right_magic) bad("is no session");
-  if (h.version != SessionHeader::newest) bad("is a session of version ", h.version, "; version ", SessionHeader::newest, " can be read");
-  if (h.kv_bytes > size || least + h.n_tokens * std::uint64_t{4} + h.kv_bytes != size)
+  if (h.version < SessionHeader::without_shifts || h.version > SessionHeader::newest)
+    bad("is a session of version ", h.version, "; versions up to ", SessionHeader::newest, " can be read");
+  bool const too_short = h.kv_bytes > size || least + h.n_tokens * std::uint64_t{4} + h.kv_bytes > size;
+  std::uint64_t const rest = too_short ? 0 : shift_bytes(h, size);
+  bool const has_shifts = rest > 0 && rest % sizeof(RopeShift) == 0 && rest / sizeof(RopeShift) <= h.n_tokens;
+  if (too_short || (h.version == SessionHeader::without_shifts ? rest != 0 : !has_shifts))
     bad("is damaged or was cut: it has ", size, " bytes, which ", h.n_tokens, " tokens and ", h.kv_bytes, " bytes of KV do not fill");
   check_whole(file);
   if (h.fingerprint != core.fingerprint())
@@ -184,14 +195,17 @@ inline SessionHeader check_session(EngineCore const& core, FileHandle const& fil
 
 void save_session(EngineCore& core, Conversation const& conversation, std::string const& path) {
   SessionHeader h;
+  std::span<RopeShift const> const shifts = core.rope_shifts(conversation.sequence());
+  if (!shifts.empty()) h.version = SessionHeader::newest;
   h.n_tokens = std::uint32_t(conversation.length());
   h.fingerprint = core.fingerprint();
   h.kv_type = std::uint32_t(core.kv_type());
   h.kv_bytes = core.kv_bytes(conversation.length());
-  within_memory(path, sizeof h + conversation.tokens().size_bytes() + h.kv_bytes + sizeof(std::uint64_t), [&] {
+  within_memory(path, sizeof h + conversation.tokens().size_bytes() + shifts.size_bytes() + h.kv_bytes + sizeof(std::uint64_t), [&] {
     NewFile file(path);
     file.write(std::as_bytes(std::span(&h, 1)));
     file.write(std::as_bytes(conversation.tokens()));
+    file.write(std::as_bytes(shifts));
     core.export_kv(conversation.sequence(), [&](std::span<std::byte const> bytes) { file.write(bytes); });
     std::uint64_t const sum = file.checksum();
     file.write(std::as_bytes(std::span(&sum, 1)));
@@ -210,9 +224,17 @@ inline void load_from(EngineCore& core, FileHandle const& file, Conversation& in
     if (token < 0 || token >= core.config().vocab_size)
       throw Error(Errc::bad_file, concat(file.path(), ": token ", token, " is outside of a vocabulary of ", core.config().vocab_size));
   }
+  std::vector<RopeShift> shifts(shift_bytes(expected, file.size_bytes()) / sizeof(RopeShift));
+  reader.read(std::as_writable_bytes(std::span(shifts)));
+  for (std::int32_t last = 0; RopeShift const& s : shifts) {
+    bool const makes_sense = s.from > std::exchange(last, s.from) && s.from <= std::int32_t(tokens.size()) &&
+                             std::int64_t(s.from) + s.by > 0 && std::int64_t(s.from) + s.by <= rope_position_end;
+    if (!makes_sense) throw Error(Errc::bad_file, concat(file.path(), ": rotary positions move by ", s.by, " at position ", s.from));
+  }
   Sequence sequence = std::move(into).release();
   try {
-    core.import_kv(sequence, std::int32_t(tokens.size()), [&](std::span<std::byte> bytes) { reader.read(bytes); });
+    auto const read = [&](std::span<std::byte> bytes) { reader.read(bytes); };
+    core.import_kv(sequence, std::int32_t(tokens.size()), read, shifts);
     reader.check_sum();  // again: these are the bytes that are used
   } catch (...) {
     sequence.truncate(0);

@@ -47,7 +47,8 @@ inline void rope(RopeArgs const& a, Team& team) {
       for (std::int32_t first = 0; first < a.n_rot / 2; first += piece) {
         std::int32_t const n = std::min(piece, a.n_rot / 2 - first);
         for (std::int32_t i = 0; i < n; ++i) {
-          float const angle = float(a.positions[t]) * a.inv_freq[first + i];
+          std::int64_t const row = a.position_row == nullptr ? 0 : a.position_row[first + i];
+          float const angle = float(a.positions[row * a.position_stride + t]) * a.inv_freq[first + i];
           cosine[i] = std::cos(angle) * a.magnitude;
           sine[i] = std::sin(angle) * a.magnitude;
         }

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <iterator>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -84,7 +83,7 @@ inline std::vector<int> without_small_cores(std::vector<int> const& cpus, std::s
 /// Of `cpus` (ascending), one per physical core, and no small cores where there are two kinds and a large one is among `cpus`.
 inline std::vector<int> performance_cores(std::vector<int> cpus, std::string const& root = "") {
   cpus = detail::without_small_cores(cpus, root);
-  std::set<int> cores;
+  std::vector<int> cores;
   for (int const cpu : cpus) {
     auto const siblings = detail::read_small_file(concat(root, "/sys/devices/system/cpu/cpu", cpu, "/topology/thread_siblings_list"));
     std::vector<int> const list = siblings ? parse_cpu_list(*siblings) : std::vector<int>{};
@@ -94,9 +93,11 @@ inline std::vector<int> performance_cores(std::vector<int> cpus, std::string con
         first = std::min(first, sibling);
       }
     }
-    cores.insert(first);
+    cores.push_back(first);
   }
-  return {cores.begin(), cores.end()};
+  std::sort(cores.begin(), cores.end());
+  cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
+  return cores;
 }
 
 /// At least 1. A quota is rounded down: a thread more than it pays for is stopped in the middle of every loop.

@@ -58,9 +58,8 @@ struct FewInput {
   __device__ __forceinline__ void begin() const {
     AttentionInputArgs const& in = call.input;
     if (call.prepare) {
-      std::int32_t const position = in.positions[blockIdx.z];
       for (int i = int(threadIdx.x); i < in.n_rot / 2; i += Shape::n_threads)
-        scratch.turns[i] = rope_turn(position, in.inv_freq[i], in.magnitude);
+        scratch.turns[i] = rope_turn(in.positions[position_at(in, int(blockIdx.z), i)], in.inv_freq[i], in.magnitude);
       for (int d = int(threadIdx.x); d < head_dim; d += Shape::n_threads) {
         if (in.q_norm != nullptr) scratch.weights[0][d] = in.q_norm[d];
         if (in.k_norm != nullptr) scratch.weights[1][d] = in.k_norm[d];

@@ -127,7 +127,10 @@ __global__ void __launch_bounds__(kv_warps* warp_size) attention_input_kernel(At
   KvRow const row = a.rows[token];
   KvTable const table = a.tables[row.table];
   float* const vector = vectors[warp];
-  auto const turn_of = [&](std::int32_t pair) { return rope_turn(position, a.inv_freq[pair], a.magnitude); };
+  auto const turn_of = [&](std::int32_t pair) {
+    std::int32_t const own = a.position_row == nullptr ? position : a.positions[position_at(a, int(blockIdx.x), pair)];
+    return rope_turn(own, a.inv_freq[pair], a.magnitude);
+  };
   for (int i = int(blockIdx.y) * kv_warps + warp; i < a.n_heads + 2 * a.n_kv_heads; i += int(gridDim.y) * kv_warps) {
     bool const is_query = i < a.n_heads, is_key = !is_query && i < a.n_heads + a.n_kv_heads;
     int const head = is_query ? i : is_key ? i - a.n_heads : i - a.n_heads - a.n_kv_heads;

@@ -21,6 +21,12 @@ __device__ __forceinline__ Turn rope_turn(std::int32_t position, float inv_freq,
   return {magnitude * cosine, magnitude * sine};
 }
 
+/// Where the position is that turns pair i of a token. Args: RopeArgs or AttentionInputArgs.
+template <class Args>
+__device__ __forceinline__ std::int32_t position_at(Args const& a, std::int32_t token, std::int32_t i) {
+  return a.position_row == nullptr ? token : a.position_row[i] * a.position_stride + token;
+}
+
 namespace detail {
 
 inline constexpr int rope_threads = 256;
@@ -32,7 +38,7 @@ __global__ void __launch_bounds__(rope_threads) rope_kernel(RopeArgs const a) {
   int const n_pairs = a.n_rot / 2, step = int(gridDim.y * blockDim.y);
   std::int64_t const token = blockIdx.x;
   for (int i = int(threadIdx.x); i < n_pairs; i += int(blockDim.x)) {
-    Turn const turn = rope_turn(a.positions[token], a.inv_freq[i], a.magnitude);
+    Turn const turn = rope_turn(a.positions[position_at(a, int(token), i)], a.inv_freq[i], a.magnitude);
     int const u = a.kind == RopeKind::adjacent ? 2 * i : i, v = a.kind == RopeKind::adjacent ? 2 * i + 1 : i + n_pairs;
     for (int head = int(blockIdx.y * blockDim.y + threadIdx.y); head < a.n_heads; head += step) {
       float* const x = a.x + (token * a.n_heads + head) * a.head_dim;

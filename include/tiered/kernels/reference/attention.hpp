@@ -54,7 +54,8 @@ inline void attention_input(AttentionInputArgs const& a, DType kv = DType::f16) 
     if (weight != nullptr) rms_norm(RmsNormArgs{x, weight, x, a.n_tokens * n_heads, a.head_dim, a.eps});
   };
   auto const rotate = [&](float* x, std::int32_t n_heads) {
-    rope(RopeArgs{x, a.positions, a.inv_freq, a.n_tokens, n_heads, a.head_dim, a.n_rot, a.kind, a.magnitude});
+    rope(RopeArgs{x, a.positions, a.inv_freq, a.n_tokens, n_heads, a.head_dim, a.n_rot, a.kind, a.magnitude, a.position_row,
+                  a.position_stride});
   };
   norm(a.q_norm, a.q, a.n_heads);
   norm(a.k_norm, a.k, a.n_kv_heads);

@@ -13,9 +13,9 @@ inline void rope(RopeArgs const& a) {
   std::int32_t const n_pairs = a.n_rot / 2;
   for (std::int64_t row = 0; row < std::int64_t(a.n_tokens) * a.n_heads; ++row) {
     float* const x = a.x + row * a.head_dim;
-    double const position = a.positions[row / a.n_heads];
     for (std::int32_t i = 0; i < n_pairs; ++i) {
-      double const angle = position * double(a.inv_freq[i]);
+      std::int64_t const position_row = a.position_row == nullptr ? 0 : a.position_row[i];
+      double const angle = double(a.positions[position_row * a.position_stride + row / a.n_heads]) * double(a.inv_freq[i]);
       double const c = double(a.magnitude) * std::cos(angle), s = double(a.magnitude) * std::sin(angle);
       float& first = x[a.kind == RopeKind::adjacent ? 2 * i : i];
       float& second = x[a.kind == RopeKind::adjacent ? 2 * i + 1 : i + n_pairs];

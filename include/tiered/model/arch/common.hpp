@@ -85,6 +85,35 @@ inline RopeTable make_rope_table(float base, std::int32_t n_rot, float factor, s
   return table;
 }
 
+/// Which of time (0), height (1) and width (2) turns each of n_pairs: rope.dimension_sections counts the pairs of each, as
+/// `mrope_section` of Qwen2-VL and Qwen3-VL (Hugging Face transformers); files pad it with zeros. One section stands behind the other, or
+/// heights and widths stand at every third pair, from 1 and 2 on, as long as they last, and the rest is time's.
+inline std::vector<std::uint8_t> read_position_row(Keys const& keys, std::int32_t n_pairs, bool interleaved) {
+  auto const sections = keys.require<std::vector<std::int64_t>>("rope.dimension_sections");
+  std::int64_t sum = 0;
+  for (std::int64_t n : sections) {
+    if (n < 0 || n > n_pairs) throw Error(Errc::bad_file, concat(keys.full("rope.dimension_sections"), " holds ", n));
+    sum += n;
+  }
+  if (sections.size() < std::size_t(rope_position_rows) || sum != n_pairs) {
+    throw Error(Errc::bad_file, concat(keys.full("rope.dimension_sections"), " holds ", sections.size(), " sections of ", sum,
+                                       " pairs in all; heads have ", n_pairs));
+  }
+  for (std::size_t i = rope_position_rows; i < sections.size(); ++i) {
+    if (sections[i] != 0)
+      throw Error(Errc::unsupported, concat(keys.full("rope.dimension_sections"), ": rotary positions of more than time, height, width"));
+  }
+  std::vector<std::uint8_t> row;
+  for (std::int64_t i = 0; i < n_pairs; ++i) {
+    if (interleaved) {
+      row.push_back(i % 3 != 0 && i < 3 * sections[std::size_t(i % 3)] ? std::uint8_t(i % 3) : std::uint8_t{0});
+    } else {
+      row.push_back(i < sections[0] ? std::uint8_t{0} : i < sections[0] + sections[1] ? std::uint8_t{1} : std::uint8_t{2});
+    }
+  }
+  return row;
+}
+
 /// The linear scaling factor that the file names, 1 without; other kinds of scaling are refused by name.
 inline float rope_scaling_factor(Keys const& keys) {
   auto const kind = keys.get_or<std::string>("rope.scaling.type", keys.has("rope.scaling.factor") ? "linear" : "none");

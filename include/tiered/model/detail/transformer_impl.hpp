@@ -49,6 +49,7 @@ void Transformer::attention(std::int32_t l, ExecContext& ctx) const {
   r.rope = config_.rope;
   r.magnitude = rope.magnitude;
   r.norm_eps = config_.norm_eps;
+  if (!rope.position_row.empty()) r.position_row = reinterpret_cast<std::uint8_t const*>(r.inv_freq + rope.inv_freq.size());
   r.out = ctx.scratch<float>(std::size_t(n) * std::size_t(q_dim));  // [n, n_heads, head_dim]
   ctx.attend(r);
   Activations heads{r.out, n, q_dim};

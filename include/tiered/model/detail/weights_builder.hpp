@@ -83,10 +83,7 @@ class WeightsBuilder : ShardBuilder {
       w.q_norm = vector(blk("attn_q_norm.weight"), a.head_dim, true);
       w.k_norm = vector(blk("attn_k_norm.weight"), a.head_dim, true);
     }
-    auto const& angles = config_->rope_tables.at(std::size_t(a.rope_table)).inv_freq;
-    auto copy = std::make_unique<float[]>(angles.size());
-    std::memcpy(copy.get(), angles.data(), angles.size() * sizeof(float));
-    w.rope = push_owned(std::move(copy), std::int64_t(angles.size()));
+    w.rope = rope(config_->rope_tables.at(std::size_t(a.rope_table)));
     w.attn_out = matrix(blk("attn_output.weight"), dim, q_dim);
     w.attn_out_bias = vector(blk("attn_output.bias"), dim, false);
     if (arch_->post_norms) w.attn_post_norm = vector(blk("post_attention_norm.weight"), dim, true);
@@ -97,6 +94,15 @@ class WeightsBuilder : ShardBuilder {
     state.macs_per_position = double(q_dim) * 2;
     state.window = a.window;
     out_.states.push_back(state);
+  }
+
+  WeightId rope(RopeTable const& table) {
+    std::size_t const n_angles = table.inv_freq.size(), n_rows = table.position_row.size();
+    std::size_t const n = n_angles + (n_rows + sizeof(float) - 1) / sizeof(float);
+    auto copy = std::make_unique<float[]>(n);
+    std::memcpy(copy.get(), table.inv_freq.data(), n_angles * sizeof(float));
+    if (n_rows > 0) std::memcpy(copy.get() + n_angles, table.position_row.data(), n_rows);
+    return push_owned(std::move(copy), std::int64_t(n));
   }
 
   void add_dense(std::int32_t l) {

@@ -40,6 +40,8 @@ AttentionInputArgs Executor::input_args(AttendRequest const& r) const {
   args.eps = r.norm_eps;
   args.magnitude = r.magnitude;
   args.kind = r.rope;
+  args.position_row = r.position_row;
+  args.position_stride = position_stride_;
   return args;
 }
 

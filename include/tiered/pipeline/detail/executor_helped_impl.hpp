@@ -24,8 +24,8 @@ HelpCounters Executor::help_counters() const {
 
 /// Whether this is a step of one row behind a context that is longer than what VRAM has of it, and one launch all the same.
 bool Executor::asks_attention(std::span<BlockRow const> rows) const {
-  return helps_attention() && rows.size() == 1 && outputs_total_ == 1 && (p_.trace == nullptr || asks_experts_) &&
-         !p_.kv->all_in_vram(rows.front().position + 1);
+  return helps_attention() && rows.size() == 1 && outputs_total_ == 1 && rows.front().embedding == nullptr &&
+         (p_.trace == nullptr || asks_experts_) && !p_.kv->all_in_vram(rows.front().position + 1);
 }
 
 /// The walk of one row; nobody waits.

@@ -223,8 +223,9 @@ void Executor::run_block(std::span<BlockRow const> rows, float* logits) {
   side_ = &p_.host;
   if (image_->uses_device) upload_inputs();
   // In this order: of a long prompt's rows nobody needs to know where their keys are.
-  bool const is_captured = is_capturable(std::int32_t(rows.size()), outputs_total_) &&
-                           std::ranges::all_of(rows, [&](BlockRow const& r) { return p_.kv->all_in_vram(r.position + 1); });
+  bool const is_captured = is_capturable(std::int32_t(rows.size()), outputs_total_) && std::ranges::all_of(rows, [&](BlockRow const& r) {
+                             return r.embedding == nullptr && p_.kv->all_in_vram(r.position + 1);
+                           });
   if (is_captured) {
     run_captured();
   } else if (asks_attention(rows)) {
@@ -318,10 +319,12 @@ void Executor::fill_inputs(std::span<BlockRow const> rows) {
   std::int32_t *const tokens = buffer<std::int32_t>(false, l.tokens), *const positions = buffer<std::int32_t>(false, l.positions),
                       *const outputs = buffer<std::int32_t>(false, l.outputs);
   KvRow* const kv_rows = buffer<KvRow>(false, l.kv_rows);
+  std::size_t const block = std::size_t(image_->limits.block);
   outputs_total_ = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     tokens[i] = rows[i].token;
-    positions[i] = rows[i].position;
+    if (l.position_rows == 1) positions[i] = rows[i].position;
+    for (std::size_t r = 0; r < rope_position_rows && l.position_rows > 1; ++r) positions[r * block + i] = rows[i].rope_positions[r];
     kv_rows[i] = {rows[i].slot, rows[i].position};
     if (rows[i].want_logits) outputs[outputs_total_++] = std::int32_t(i);
   }
@@ -413,15 +416,18 @@ void Executor::set_rows(std::int32_t begin, std::int32_t n) {
   hidden_ = buffer<float>(d, l.hidden) + std::size_t(begin) * std::size_t(p_.config->dim);
   tokens_ = buffer<std::int32_t>(d, l.tokens) + begin;
   positions_ = buffer<std::int32_t>(d, l.positions) + begin;
+  position_stride_ = image_->limits.block;
 }
 
 void Executor::run_chunks(Step step) {
   std::int32_t const n = std::int32_t(rows_.size()), chunk = std::max(image_->limits.chunk, 1);
+  bool const adds = shard(step.shard).kind == ShardKind::attention;
   for (std::int32_t begin = 0; begin < n; begin += chunk) {
     set_rows(begin, std::min(chunk, n - begin));
     chunk_max_position_ = 0;
     for (std::int32_t i = begin; i < begin + n_rows_; ++i)
       chunk_max_position_ = std::max(chunk_max_position_, rows_[std::size_t(i)].position);
+    if (adds && step.layer > 0 && step.layer <= p_.config->n_deepstack_layers) add_vectors(step.layer - 1);
     model_.run(step, *this);
   }
 }

@@ -178,6 +178,47 @@ void Executor::embed(WeightId table, float scale) {
   Weight const& w = p_.table.weight(table);
   if (on_device() && !device_embeds_) throw Error(Errc::precondition, "the device cannot read embeddings, which lie in host memory");
   tiered::launch(kernels_->embed[std::uint32_t(w.dtype)], EmbedArgs{w.data, tokens_, hidden_, n_rows_, w.cols, scale}, queue_);
+  place_vectors();
+}
+
+/// Fills copy_pieces_ with what rows of the chunk were given in a plane, to their places in `to` [n_rows, dim]: what lies side by side in
+/// one piece. How many pieces.
+std::size_t Executor::find_vectors(std::int32_t plane, float* to) {
+  std::span<BlockRow const> const rows = rows_.subspan(std::size_t(chunk_begin_), std::size_t(n_rows_));
+  std::size_t const dim = std::size_t(p_.config->dim);
+  auto const from = [&](std::size_t i) { return rows[i].embedding == nullptr ? nullptr : rows[i].embedding + plane * rows[i].next_plane; };
+  copy_pieces_.clear();
+  for (std::size_t i = 0, end = 0; i < rows.size(); i = end) {
+    float const* const first = from(i);
+    for (end = i + 1; first != nullptr && end < rows.size() && from(end) == first + (end - i) * dim;) ++end;
+    if (first == nullptr) continue;
+    copy_pieces_.push_back(
+        {reinterpret_cast<std::byte*>(to + i * dim), reinterpret_cast<std::byte const*>(first), (end - i) * dim * sizeof(float)});
+  }
+  return copy_pieces_.size();
+}
+
+/// Behind what the step's device was given so far, which waits for them.
+void Executor::copy_vectors() {
+  Ticket const before = side_->record();
+  kv_copy().submit(copy_pieces_, {&before, 1});
+  side_->wait_for(kv_copy().last());
+}
+
+/// Over what their rows' tokens gave.
+void Executor::place_vectors() {
+  if (find_vectors(0, hidden_) > 0) copy_vectors();
+}
+
+/// To the rows as they come out of a layer: before the next one's step, whose scratch is free until then.
+void Executor::add_vectors(std::int32_t layer) {
+  auto* const given = static_cast<float*>(scratch_.take(std::size_t(n_rows_) * std::size_t(p_.config->dim) * sizeof(float)));
+  if (find_vectors(layer + 1, given) > 0) copy_vectors();
+  for (CopyPiece const& piece : copy_pieces_) {
+    auto const* const x = reinterpret_cast<float const*>(piece.dst);
+    launch(&KernelTable::add, AddArgs{x, hidden_ + (x - given), std::int64_t(piece.bytes / sizeof(float))});
+  }
+  scratch_.reset();
 }
 
 void Executor::experts(ExpertsRequest const& r) {
