@@ -25,6 +25,9 @@ has() {
     libfmt-dev) preprocesses '#include <fmt/format.h>' ;;
     libboost1.81-dev) preprocesses $'#include <boost/version.hpp>\n#if BOOST_VERSION < 108100\n#error too old\n#endif' ;;
     libeigen3-dev) pkg-config --exists eigen3 2> /dev/null ;;
+    libjpeg-dev) pkg-config --exists libjpeg 2> /dev/null ;;
+    libpng-dev) pkg-config --exists libpng 2> /dev/null ;;
+    libwebp-dev) pkg-config --exists libwebp libwebpdemux 2> /dev/null ;;
     libedit-dev) pkg-config --exists libedit 2> /dev/null ;;
     nlohmann-json3-dev) preprocesses '#include <nlohmann/json.hpp>' ;;
     catch2) preprocesses '#include <catch2/catch.hpp>' || preprocesses '#include <catch2/catch_test_macros.hpp>' ;;
@@ -76,6 +79,7 @@ want() {
 need_for_programs() {
   need g++ cmake ninja-build pkg-config python3 python3-pip libpcre2-dev libcli11-dev libfmt-dev libboost1.81-dev libeigen3-dev nlohmann-json3-dev
   want libedit-dev  # editing of lines in conversations
+  want libjpeg-dev libpng-dev libwebp-dev  # images of these kinds
 }
 need_for_tests() {
   need_for_programs

@@ -33,6 +33,7 @@
 #include "model/run_once.hpp"
 #include "model/sweep.hpp"
 #include "model/synthetic.hpp"
+#include "model/synthetic_projector.hpp"
 #include "tiered/profile/read_rate.hpp"
 #include "tiered/tiered.hpp"
 #if TIERED_HAS_CUDA
@@ -311,12 +312,15 @@ struct MakeOptions {
 };
 
 void make(MakeOptions const& o) {
-  SyntheticModel const& model = synthetic_model(o.model_and_path.at(0));
+  std::string const &name = o.model_and_path.at(0), &path = o.model_and_path.at(1);
+  int const n_threads = tiered::default_thread_count();
+  SyntheticProjector const* const projector = find_synthetic_projector(name);
   double const begin = now_s();
-  std::uint64_t const bytes = make_synthetic(model, o.model_and_path.at(1), routing_of(o.routing), tiered::default_thread_count());
+  std::uint64_t const bytes =
+      projector != nullptr ? make_synthetic(*projector, path, n_threads)
+                           : make_synthetic(synthetic_model(name, synthetic_projector_names()), path, routing_of(o.routing), n_threads);
   double const s = now_s() - begin;
-  fmt::print("{}: {}, {} routing, in {:.2f} s ({:.2f} GB/s)\n", o.model_and_path.at(1), tiered::format_bytes(bytes), o.routing, s,
-             double(bytes) / s / 1e9);
+  fmt::print("{}: {}, {} routing, in {:.2f} s ({:.2f} GB/s)\n", path, tiered::format_bytes(bytes), o.routing, s, double(bytes) / s / 1e9);
 }
 
 struct SweepCommand {
@@ -371,7 +375,9 @@ void add_options(CLI::App& app, Options& o, MakeOptions& m) {
   app.add_option("--isa", o.isa, "kernels; default: the best of this machine")->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
   app.add_option("--json", o.json_file, "write all figures to this file");
   for (char const* const other : {"--peer", "--isa", "--json"}) app.get_option(other)->excludes(by_hand);  // none would do anything
-  app.add_option("--make", m.model_and_path, "make a model of random weights: NAME PATH; a wrong name gets the list")->expected(2);
+  app.add_option("--make", m.model_and_path,
+                 "make a model, or a projector of images, of random weights: NAME PATH; a wrong name gets the list")
+      ->expected(2);
   app.add_option("--routing", m.routing, "of --make: topics, as real models route, or uniform")
       ->check(CLI::IsMember({"topics", "uniform"}));
 }

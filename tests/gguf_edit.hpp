@@ -20,6 +20,7 @@ inline void copy_value(tiered::GgufWriter& w, tiered::GgufValue const& v) {
     case GgufType::boolean: return w.set(key, v.as<bool>());
     case GgufType::array:
       if (v.element_type() == GgufType::string) return w.set(key, v.as<std::vector<std::string>>());
+      if (v.element_type() == GgufType::boolean) return w.set(key, v.as<std::vector<bool>>());
       if (v.element_type() == GgufType::f32) return w.set(key, v.as<std::vector<float>>());
       return w.set(key, v.as<std::vector<std::int32_t>>());
     default: return w.set(key, v.as<std::uint32_t>());

@@ -106,6 +106,8 @@ inline Metadata metadata_of(SyntheticModel const& m, Routing routing) {
   number("rope.dimension_count", m.head_dim);
   number("vocab_size", m.vocab_size);
   out.set(prefix + "rope.freq_base", m.rope_theta);
+  if (m.rope_sections[0] > 0)
+    out.set(prefix + "rope.dimension_sections", std::vector<std::int32_t>(m.rope_sections.begin(), m.rope_sections.end()));
   out.set(prefix + "attention.layer_norm_rms_epsilon", m.norm_eps);
   if (m.n_experts > 0) {
     number("expert_count", m.n_experts);
@@ -149,14 +151,14 @@ inline std::vector<std::byte> header_of(Metadata const& metadata, std::vector<Sy
 /// Blocks that tensors of one kind take their bytes from, over and over.
 class Pools {
  public:
-  Pools(SyntheticModel const& model, Routing routing, std::uint64_t seed, int n_threads)
-      : model_(model), routing_(routing), seed_(seed), n_threads_(n_threads) {}
+  Pools(std::int32_t n_layers, Routing routing, std::uint64_t seed, int n_threads)
+      : n_layers_(n_layers), routing_(routing), seed_(seed), n_threads_(n_threads) {}
 
   std::vector<std::byte> const& of(SyntheticTensor const& t) {
     // What a layer adds has this share of the embedding's deviation when all are added up.
     constexpr float residual = 0.7f;
-    float deviation = 1 / std::sqrt(float(t.shape.cols()));
-    if (t.fill == Fill::residual_weights) deviation *= residual / std::sqrt(2.0f * float(model_.n_layers));
+    float deviation = 1 / std::sqrt(float(t.inputs > 0 ? t.inputs : t.shape.cols()));
+    if (t.fill == Fill::residual_weights) deviation *= residual / std::sqrt(2.0f * float(n_layers_));
     auto const [at, is_new] = pools_.try_emplace({t.dtype, t.fill, deviation});
     if (is_new) at->second = make(t, deviation);
     return at->second;
@@ -179,7 +181,7 @@ class Pools {
     return random_weights(t.dtype, deviation, std::min(most, tensor_bytes(t)) / block + 13, seed, n_threads_);
   }
 
-  SyntheticModel const& model_;
+  std::int32_t n_layers_;
   Routing routing_;
   std::uint64_t seed_;
   int n_threads_;
@@ -202,20 +204,14 @@ struct Stretch {
   }
 };
 
-}  // namespace detail
-
-/// Replaces the file. Returns its size. The same bytes for a seed with any number of threads.
-/// Errors  Errc::io with the system's reason; then no file is left.
-inline std::uint64_t make_synthetic(SyntheticModel const& model, std::string const& path, Routing routing, int n_threads,
-                                    std::uint64_t seed = 7) {
-  using namespace detail;
-  std::vector<SyntheticTensor> const tensors = tensors_of(model);
+/// Replaces the file. Returns its size.
+inline std::uint64_t make_file(std::string const& path, Metadata const& metadata, std::vector<SyntheticTensor> const& tensors, Pools& pools,
+                               int n_threads, std::uint64_t seed) {
   std::vector<std::uint64_t> const offsets = offsets_of(tensors);
-  std::vector<std::byte> const header = header_of(metadata_of(model, routing), tensors, offsets);
+  std::vector<std::byte> const header = header_of(metadata, tensors, offsets);
   NewFile file(path);
   file.resize(header.size() + offsets.back());
   file.write(0, header.data(), header.size());
-  Pools pools(model, routing, seed, n_threads);
   tiered::SplitMix64 random(seed);
   std::vector<Stretch> stretches;
   constexpr std::size_t most = 16 * tiered::MiB;
@@ -231,6 +227,16 @@ inline std::uint64_t make_synthetic(SyntheticModel const& model, std::string con
   in_parallel(n_threads, stretches.size(), [&](std::size_t i) { stretches[i].write(file); });
   file.keep();
   return header.size() + offsets.back();
+}
+
+}  // namespace detail
+
+/// Replaces the file. Returns its size. The same bytes for a seed with any number of threads.
+/// Errors  Errc::io with the system's reason; then no file is left.
+inline std::uint64_t make_synthetic(SyntheticModel const& model, std::string const& path, Routing routing, int n_threads,
+                                    std::uint64_t seed = 7) {
+  detail::Pools pools(model.n_layers, routing, seed, n_threads);
+  return detail::make_file(path, detail::metadata_of(model, routing), tensors_of(model), pools, n_threads, seed);
 }
 
 }  // namespace bench

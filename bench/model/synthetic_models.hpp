@@ -1,6 +1,7 @@
 /// Models that synthetic.hpp makes: the numbers, shapes and types of well-known files, as lists of metadata and tensors.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,7 +20,8 @@ struct SyntheticModel {
   float rope_theta = 1e6f, norm_eps = 1e-6f;
   tiered::DType weights = tiered::DType::f16, v = weights, down = weights, output = weights;
   std::int32_t n_experts = 0, n_experts_used = 0, expert_dim = 0;
-  bool qk_norm = false;
+  bool qk_norm = false, qkv_bias = false;
+  std::array<std::int32_t, 4> rope_sections{};  ///< of multi-section rope: pairs that turn by time, height, width, and none
 };
 
 inline std::vector<SyntheticModel> const& synthetic_models() {
@@ -97,6 +99,18 @@ inline std::vector<SyntheticModel> const& synthetic_models() {
          .output = q6_k,
          .qk_norm = true},
         six_layers,
+        {.name = "cosmos-reason1-7b-q8_0",  // Qwen2.5-VL 7B; its encoder: synthetic_projector.hpp
+         .architecture = "qwen2vl",
+         .n_layers = 28,
+         .dim = 3584,
+         .n_heads = 28,
+         .n_kv_heads = 4,
+         .hidden_dim = 18944,
+         .vocab_size = 152064,
+         .max_seq_len = 128000,
+         .weights = q8_0,
+         .qkv_bias = true,
+         .rope_sections = {16, 24, 24, 0}},
         {.name = "tiny-moe",
          .architecture = "qwen3moe",
          .n_layers = 4,
@@ -129,9 +143,8 @@ inline std::vector<SyntheticModel> const& synthetic_models() {
   return models;
 }
 
-/// Errors  not_found, with the names that there are.
-inline SyntheticModel const& synthetic_model(std::string_view name) {
-  std::string names;
+/// Errors  not_found, with the names that there are, behind those in `names`.
+inline SyntheticModel const& synthetic_model(std::string_view name, std::string names = {}) {
   for (SyntheticModel const& m : synthetic_models()) {
     if (m.name == name) return m;
     names += tiered::concat(' ', m.name);
@@ -147,6 +160,7 @@ struct SyntheticTensor {
   tiered::Shape shape;  ///< outermost first
   tiered::DType dtype{};
   Fill fill{};
+  std::int32_t inputs = 0;  ///< of one output, where that is not the last size
 };
 
 inline std::vector<SyntheticTensor> tensors_of(SyntheticModel const& m) {
@@ -166,6 +180,11 @@ inline std::vector<SyntheticTensor> tensors_of(SyntheticModel const& m) {
     add(b + "attn_q.weight", Shape(q_dim, m.dim), m.weights);
     add(b + "attn_k.weight", Shape(kv_dim, m.dim), m.weights);
     add(b + "attn_v.weight", Shape(kv_dim, m.dim), m.v);
+    if (m.qkv_bias) {
+      add(b + "attn_q.bias", Shape(q_dim), DType::f32);
+      add(b + "attn_k.bias", Shape(kv_dim), DType::f32);
+      add(b + "attn_v.bias", Shape(kv_dim), DType::f32);
+    }
     add(b + "attn_output.weight", Shape(m.dim, q_dim), m.weights, Fill::residual_weights);
     if (m.qk_norm) {
       add_norm(b + "attn_q_norm.weight", m.head_dim);

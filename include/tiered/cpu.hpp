@@ -1,5 +1,6 @@
 /// All functions of the library and the CPU kernels, for programs that do not link tiered::cpu. Include it in one source file
-/// of a program: it defines them, and takes a while to compile. Needs the headers of PCRE2 and of Eigen (-I /usr/include/eigen3).
+/// of a program: it defines them, and takes a while to compile. Needs the headers of PCRE2 and of Eigen (-I /usr/include/eigen3); for
+/// JPEG, PNG and WebP images those libraries and TIERED_HAS_JPEG=1, TIERED_HAS_PNG=1, TIERED_HAS_WEBP=1.
 #pragma once
 
 #include "tiered/engine/detail/conversation_impl.hpp"
@@ -61,6 +62,16 @@
 #include "tiered/profile/detail/measure_impl.hpp"
 #include "tiered/profile/detail/profile_text_impl.hpp"
 #include "tiered/profile/detail/read_rate_impl.hpp"
+#include "tiered/vision/detail/bmp_impl.hpp"
+#include "tiered/vision/detail/gif_impl.hpp"
+#include "tiered/vision/detail/image_file_impl.hpp"
+#include "tiered/vision/detail/jpeg_impl.hpp"
+#include "tiered/vision/detail/png_impl.hpp"
+#include "tiered/vision/detail/positions_impl.hpp"
+#include "tiered/vision/detail/preprocess_impl.hpp"
+#include "tiered/vision/detail/vision_config_impl.hpp"
+#include "tiered/vision/detail/vision_weights_impl.hpp"
+#include "tiered/vision/detail/webp_impl.hpp"
 
 namespace tiered::cpu {
 namespace baseline {

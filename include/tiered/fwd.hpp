@@ -335,6 +335,33 @@ struct Machine;
 template <class P>
 struct PolicyValues;
 
+// vision/
+enum class ImageFormat : std::uint8_t;
+enum class PromptKind : std::uint8_t;
+enum class VisionActivation : std::uint8_t;
+enum class VisionNorm : std::uint8_t;
+struct AxisTaps;
+class Image;
+struct ImageLimits;
+struct ImageSize;
+struct MropeConfig;
+struct MropePositions;
+struct PatchConfig;
+struct PatchGrid;
+struct PatchPlace;
+struct PatchWindow;
+class Patches;
+struct PromptPart;
+class ReferenceVisionEncoder;
+struct VideoGrid;
+struct VisionConfig;
+struct VisionEncoding;
+struct VisionLayerConfig;
+struct VisionLayerWeights;
+struct VisionMergerWeights;
+struct VisionWeights;
+struct WindowOrder;
+
 // sim/
 enum class FaultKind : std::uint8_t;
 class Faults;

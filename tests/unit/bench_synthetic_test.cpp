@@ -129,6 +129,7 @@ TEST_CASE("large models have the bytes of the files that they stand for") {
   CHECK(gigabytes("qwen3-30b-a3b-q4_0") == Approx(0.815 + 16.31 + 0.175).epsilon(0.005));
   CHECK(gigabytes("qwen3-235b-a22b-q2_k") == Approx(3.273 + 82.2 + 0.204).epsilon(0.005));
   CHECK(gigabytes("minitron-8b-f16") == Approx(15.75 + 1.074).epsilon(0.005));
+  CHECK(gigabytes("cosmos-reason1-7b-q8_0") == Approx(7.512 + 0.5791).epsilon(0.005));
   CHECK(gigabytes("qwen3-32b-q4_0") == Approx(18.2 + 0.4376).epsilon(0.005));
 }
 

@@ -5,6 +5,17 @@
 #define TIERED_HAS_CUDA 0  // set to 1 by the target tiered::cuda_kernels; always defined, so test it with #if
 #endif
 
+// Set to 1 for the decoders of image files whose libraries are there, where those are compiled: in tiered::cpu, or with tiered/cpu.hpp.
+#ifndef TIERED_HAS_JPEG
+#define TIERED_HAS_JPEG 0
+#endif
+#ifndef TIERED_HAS_PNG
+#define TIERED_HAS_PNG 0
+#endif
+#ifndef TIERED_HAS_WEBP
+#define TIERED_HAS_WEBP 0
+#endif
+
 #if defined(__CUDACC__)
 #define TIERED_HD __host__ __device__
 #else

@@ -1,0 +1,18 @@
+# Decoders of image files, each where its library is: without one, decode_image() says which package is missing.
+set(tiered_modules_JPEG libjpeg)
+set(tiered_modules_PNG libpng)
+set(tiered_modules_WEBP libwebp libwebpdemux)
+set(tiered_image_kinds)  # for tiered-config.cmake
+foreach(kind IN ITEMS JPEG PNG WEBP)
+  if(PkgConfig_FOUND)
+    pkg_check_modules(TIERED_${kind} QUIET IMPORTED_TARGET GLOBAL ${tiered_modules_${kind}})
+  endif()
+  if(TIERED_${kind}_FOUND)
+    target_compile_definitions(tiered_cpu PRIVATE TIERED_HAS_${kind}=1)
+    target_link_libraries(tiered_cpu PRIVATE PkgConfig::TIERED_${kind})
+    list(APPEND tiered_image_kinds ${kind})
+  else()
+    list(JOIN tiered_modules_${kind} ", " modules)
+    message(STATUS "tiered: ${modules} not found by pkg-config: no ${kind} images in tiered::cpu")
+  endif()
+endforeach()
