@@ -100,8 +100,11 @@ class JpegReader {
     JpegReader& reader = self(info);
     info->err->format_message(info, reader.message_);
     int const code = info->err->msg_code;
-    bool const never = code == JERR_BAD_PRECISION || code == JERR_SOF_UNSUPPORTED || code == JERR_CONVERSION_NOTIMPL ||
-                       code == JERR_ARITH_NOTIMPL || code == JERR_COMPONENT_COUNT || code == JERR_NOT_COMPILED;
+    bool never = code == JERR_BAD_PRECISION || code == JERR_SOF_UNSUPPORTED || code == JERR_CONVERSION_NOTIMPL ||
+                 code == JERR_COMPONENT_COUNT || code == JERR_NOT_COMPILED;
+#if JPEG_LIB_VERSION < 70  // later ones know arithmetic coding, and have no such code
+    never = never || code == JERR_ARITH_NOTIMPL;
+#endif
     reader.code_ = never ? Errc::unsupported : code == JERR_OUT_OF_MEMORY ? Errc::out_of_memory : Errc::bad_file;
     std::longjmp(reader.leave_, 1);
   }
