@@ -396,7 +396,7 @@ CLI::App& add_sweep(CLI::App& app, SweepCommand& c) {
   sub.add_option("--link", c.link, "copies between host and device held to a rate, as in 12G: what a slower link would do");
   sub.add_option("--device", c.device, "gpu, or sim: a simulated one")->check(CLI::IsMember({"gpu", "sim"}));
   sub.add_flag("--engine-per-prompt", c.sweep.engine_per_prompt, "an engine for each prompt length, its context no longer than that needs");
-  sub.add_flag("--no-read-ahead{false}", c.sweep.reads_ahead,
+  sub.add_flag("!--no-read-ahead", c.sweep.reads_ahead,
                "the CPU's caches read no experts ahead of their layers on guesses: for comparison");
   sub.add_flag("!--no-look-ahead", c.sweep.looks_ahead, "no experts are brought ahead of their layers on guesses: for comparison");
   sub.add_option("--tflops", c.tflops, "that bounds think prompts reach; default: half of a matrix product's");

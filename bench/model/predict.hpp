@@ -40,7 +40,7 @@ inline tiered::ShardPlan with_unused_states(tiered::ShardPlan plan, tiered::Shar
 
 /// Of n rows behind `before` positions, as one block of a plan.
 inline Prediction predict_block(tiered::PlanImage const& image, PredictionBasis const& basis, std::int32_t n, std::int32_t before,
-                                std::int32_t max_context, bool looks_ahead = true) {
+                                std::int32_t max_context, bool looks_ahead = true, bool reads_ahead = false) {
   tiered::Rows const rows{n, before + n, basis.n_sequences};
   auto const shard_cost = [&](tiered::Shard const& s, tiered::Rows r) { return basis.cost.cost(s, r); };
   auto const state_cost = [&](tiered::LayerState const& s, tiered::Rows r) { return basis.cost.cost(s, r); };
@@ -49,6 +49,7 @@ inline Prediction predict_block(tiered::PlanImage const& image, PredictionBasis 
   costs.states_used = double(rows.context) / std::max(max_context, rows.context);
   costs.streams_states = image.activations.kv_stream.half_pages > 0;
   costs.looks_ahead = looks_ahead;
+  costs.reads_ahead = reads_ahead;
   costs.grown = 0;
   tiered::ShardPlan const plan = with_unused_states(image.plan, basis.table, rows, max_context, costs.states_used);
   tiered::Estimate const e = estimate(image.schedule, plan, basis.table, costs, basis.cost.hardware, rows);
@@ -63,7 +64,7 @@ inline Prediction predict(tiered::EnginePlans const& plans, PredictionBasis cons
     std::size_t const index = tier == plans.tiers.end() ? plans.tiers.size() - 1 : std::size_t(tier - plans.tiers.begin());
     tiered::PlanImage const& image = plans.images.at(index);
     std::int32_t const block = std::min(n, std::max(image.limits.block, 1));
-    Prediction const p = predict_block(image, basis, block, before, plans.max_context, plans.looks_ahead);
+    Prediction const p = predict_block(image, basis, block, before, plans.max_context, plans.looks_ahead, plans.reads_ahead);
     sum.seconds += p.seconds, sum.copied_bytes += p.copied_bytes, sum.host_bytes += p.host_bytes;
     n -= block, before += block;
   }

@@ -28,26 +28,32 @@ TEST_CASE("plans price attention within a launch, and experts that come ahead, w
   device.help = [](HelpArgs const&, Queue) { return 0; };
   device.router_ahead = [](RouterAheadArgs const&, Queue) { return 0; };
   device.attention_ask = device.attention_answer = [](HelpAttentionArgs const&, Queue) { return 0; };
+  KernelTable host = reference::kernels();
   struct Priced {
-    bool launches_attention, looks_ahead;
+    bool launches_attention, looks_ahead, reads_ahead = false;
     bool operator==(Priced const&) const = default;
   };
   auto const priced = [&](EngineOptions const& options, KernelTable const& kernels, bool reads_host) {
     Priced out{};
     auto const measure = [](ScratchMeter&, std::int32_t, std::int32_t) { return std::size_t{0}; };
     auto const plan = [&](ShardTable const&, PlannerInput const& input) {
-      out = {input.launches_attention, input.looks_ahead};
+      out = {input.launches_attention, input.looks_ahead, input.reads_ahead};
       return std::vector<TierPlan>();
     };
-    EnginePlans const plans =
-        detail::make_plans(model->table(), model->config(), options, reference::kernels(), kernels, measure, plan, reads_host);
+    EnginePlans const plans = detail::make_plans(model->table(), model->config(), options, host, kernels, measure, plan, reads_host);
     CHECK(plans.looks_ahead == out.looks_ahead);
+    CHECK(plans.reads_ahead == out.reads_ahead);
     return out;
   };
   EngineOptions options;
   CHECK(priced(options, device, true) == Priced{true, true});
   CHECK(priced(options, device, false) == Priced{false, false});
   CHECK(priced(options, reference::kernels(), true) == Priced{false, false});
+  host.read_ahead = [](ReadAheadArgs const&, Queue) { return 0; };
+  CHECK(priced(options, device, true) == Priced{true, true, true});
+  options.read_ahead = false;
+  CHECK(priced(options, device, true) == Priced{true, true});
+  options.read_ahead = true;
   options.look_ahead = LookAhead::never;
   CHECK(priced(options, device, true) == Priced{true, false});
   KernelTable blocking = device;

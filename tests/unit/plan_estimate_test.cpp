@@ -251,6 +251,9 @@ TEST_CASE("missing experts of a row come ahead while the link has nothing else t
   for (std::uint32_t const id : experts.ids) costs.shards[id] = {100, 0.01, 16};  // more than the link brings while a layer computes
   auto const run = [&] { return estimate(RingPrefetch{}.schedule(plan, large), plan, large, costs, round_machine(), Rows{1, 1, 1}); };
   double const n_layers = double(table.states.size()), in_vram = run().seconds;
+  costs.reads_ahead = true;
+  CHECK(run().seconds <= in_vram);
+  costs.reads_ahead = false;
   costs.looks_ahead = false;
   double const behind = run().seconds;
   CHECK(in_vram < behind - 0.5 * n_layers);

@@ -35,8 +35,8 @@ struct EngineOptions {
   /// the next, in the folder of `profile`; nothing: where figures of this machine are looked for (measures()). Never where `deterministic`.
   std::optional<bool> expert_prior = std::nullopt;
   LookAhead look_ahead = LookAhead::planned;  ///< experts that later layers will probably want come ahead of them: for experiments
-  /// With look_ahead, the host's caches read what it will probably compute of the next layer, while the device is on its own. Plans do not
-  /// count it. On the reference machine, with nothing else on link and memory and 60 us to read, it takes 24 to 44 % off what one to four
+  /// With look_ahead, the host's caches read what it will probably compute of the next layer, while the device is on its own. On the
+  /// reference machine, with nothing else on link and memory and 60 us to read, it takes 24 to 44 % off what one to four
   /// experts of Q4_0 take the host; in whole steps of a 30B mixture in 2 to 8 GiB tokens came 0.6 to 4.4 % faster, never slower.
   bool read_ahead = true;
   std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best that this machine has
@@ -64,6 +64,7 @@ struct EnginePlans {
   std::vector<PlanImage> images;  ///< one per tier
   std::size_t vram_bytes = 0;     ///< most that any of them takes
   bool looks_ahead = true;        ///< as in PassCosts
+  bool reads_ahead = false;       ///< likewise
 };
 
 namespace detail {

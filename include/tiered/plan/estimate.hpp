@@ -21,6 +21,7 @@ struct PassCosts {
   double states_used = 1;                ///< the share of all positions that costs of states are for
   bool streams_states = false;           ///< rows on the device may bring what they attend to: see host_attention()
   bool looks_ahead = true;               ///< one row's step brings experts that it will probably want ahead of their layers: see FewRouted
+  bool reads_ahead = false;              ///< then the host's caches read some of the others: see Team::read_ahead()
   double grown = 1 / long_contexts;      ///< of contexts, those taken to fill their room: 0 to predict one of a known length
 };
 

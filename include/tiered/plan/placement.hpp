@@ -39,6 +39,7 @@ struct PlanRequest {
   /// One row that has the device to itself, all weights but experts there, may attend to states in host memory within its launch.
   bool launches_attention = false;
   bool looks_ahead = true;                    ///< as in PassCosts
+  bool reads_ahead = false;                   ///< likewise
   bool deterministic = false;                 ///< who computes an expert must not depend on what is cached
   MutualRates mutual = {};                    ///< of host and link where both are busy
   MutualRates mutual_attention = {};          ///< and where the host attends to states

@@ -50,6 +50,7 @@ struct PlannerInput {
   bool streams_states = false;                      ///< many rows can attend to states in host memory by way of VRAM
   bool launches_attention = false;                  ///< as in PlanRequest
   bool looks_ahead = true;                          ///< as in PassCosts
+  bool reads_ahead = false;                         ///< likewise
   /// Where the device can add the outputs of some experts to the rows before others have run: scratch with outputs of one chunk only,
   /// for plans whose experts all come in windows (plan/expert_flow.hpp) or are resident.
   std::optional<ScratchBytes> scratch_in_windows = {};

@@ -158,6 +158,7 @@ EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOption
   input.launches_attention = reads_host && device.attention_ask != nullptr && attends(host, options.kv_type, config);
   input.looks_ahead = out.looks_ahead =
       reads_host && device.help != nullptr && device.router_ahead != nullptr && options.look_ahead != LookAhead::never;
+  input.reads_ahead = out.reads_ahead = input.looks_ahead && options.read_ahead && host.read_ahead != nullptr;
   if (device.expert_window != nullptr) input.scratch_in_windows = ScratchBytes(in_windows);
   input.shares_windows = device.expert_window != nullptr && device.transfer != nullptr && host.expert_window != nullptr;
   out.tiers = plan(table, input);

@@ -261,6 +261,7 @@ struct Estimator::Walk {
     double cached = 0, read_bytes = 0;
     PassCost sum;
     HelpedLayer l;
+    l.reads_ahead = costs.reads_ahead;
     for (std::uint32_t const id : owner.experts_.ids_of(layer)) {
       PassCost const& cost = costs.shards[id];
       double const probability = owner.table_.shards[id].use_probability;

@@ -124,6 +124,7 @@ class TierPlanner {
     expert_costs_ = ExpertCosts{experts_, costs_.shards};
     costs_.streams_states = input_.streams_states;
     costs_.looks_ahead = input_.looks_ahead;
+    costs_.reads_ahead = input_.reads_ahead;
     share_ = {};
     if (input_.shares_windows && !input_.deterministic)
       share_ = tier_share(hardware_, table_, experts_, costs_, estimator_.dim(), {(std::min)(shape.block, input_.rows.n), rows.context},
@@ -144,6 +145,7 @@ class TierPlanner {
                 costs_.streams_states,
                 input_.launches_attention,
                 input_.looks_ahead,
+                input_.reads_ahead,
                 input_.deterministic,
                 mutual_,
                 mutual_attention_,

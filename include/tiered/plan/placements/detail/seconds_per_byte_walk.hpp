@@ -252,6 +252,7 @@ class SecondsPerByteWalk {
     l.device_s = (std::max)(c.rows_s - c.experts_s, 0.0);
     l.states_s = c.states_read_s;
     l.link_share = split.fetched;
+    l.reads_ahead = r_.reads_ahead;
     c.rows_s = c.experts_s = c.rows_s - l.device_s + helped_time(l).seconds;
     c.states_read_s = 0;
   }
