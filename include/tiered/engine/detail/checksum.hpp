@@ -19,6 +19,7 @@ static_assert(std::endian::native == std::endian::little, "sums are of little-en
 class Checksum {
  public:
   void add(std::span<std::byte const> bytes) {
+    if (bytes.empty()) return;  // of no bytes the address may be null
     n_bytes_ += bytes.size();
     if (n_pending_ > 0) {
       std::size_t const n = std::min(bytes.size(), sizeof pending_ - n_pending_);
