@@ -257,10 +257,10 @@ void run_by_hand(std::shared_ptr<tiered::Transformer const> const& model, Option
     tiered::EngineOptions const options = device_options(o, n_threads);
     std::vector<HandResult> results;
     if (o.device == "sim") {
-      results = compare_by_hand<SimPolicies>(model, options, o.prompts, o.n_decode, o.n_runs, routing);
+      results = compare_by_hand<SimPolicies>(model, options, o.prompts, o.n_decode, o.n_runs, routing, stderr);
     } else {
 #if TIERED_HAS_CUDA
-      results = compare_by_hand<GpuPolicies>(model, options, o.prompts, o.n_decode, o.n_runs, routing);
+      results = compare_by_hand<GpuPolicies>(model, options, o.prompts, o.n_decode, o.n_runs, routing, stderr);
 #else
       throw tiered::Error(tiered::Errc::unsupported, "--device gpu: this program was built without CUDA");
 #endif

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,7 +69,8 @@ struct HandResult {
 /// The best of several runs of each prompt, in an engine of this placement.
 template <class P>
 HandResult measure_placement(std::shared_ptr<tiered::Transformer const> const& model, tiered::EngineOptions const& options,
-                             HandPlacement const& hand, std::vector<int> const& prompts, int n_decode, int n_runs, Routing routing) {
+                             HandPlacement const& hand, std::vector<int> const& prompts, int n_decode, int n_runs, Routing routing,
+                             std::FILE* progress) {
   HandResult r{hand.name, {}, {}};
   try {
     tiered::Engine<P> engine(model, options, {.placement = hand.placement});
@@ -77,6 +79,8 @@ HandResult measure_placement(std::shared_ptr<tiered::Transformer const> const& m
     for (int const n_prompt : prompts) {
       Speed& best_of = r.speeds.emplace_back();
       for (int i = 0; i < n_runs; ++i) best_of = best(best_of, run_once(engine, n_prompt, n_decode, ids));
+      if (progress != nullptr)
+        fmt::print(progress, "{}, a prompt of {}: {:.1f} t/s, then {:.2f}\n", hand.name, n_prompt, best_of.prefill, best_of.decode);
     }
   } catch (tiered::Error const& e) {
     r.error = e.what();
@@ -108,16 +112,18 @@ inline std::string by_hand_text(std::vector<HandResult> const& results, std::vec
   return out;
 }
 
-/// One engine after the other, each with the whole budget.
+/// One engine after the other, each with the whole budget. `progress`: where a line goes as soon as it is measured; or null.
 template <class P>
 std::vector<HandResult> compare_by_hand(std::shared_ptr<tiered::Transformer const> const& model, tiered::EngineOptions const& options,
-                                        std::vector<int> const& prompts, int n_decode, int n_runs, Routing routing) {
+                                        std::vector<int> const& prompts, int n_decode, int n_runs, Routing routing,
+                                        std::FILE* progress = nullptr) {
   bool const has_experts =
       std::ranges::any_of(model->table().shards, [](tiered::Shard const& s) { return s.kind == tiered::ShardKind::expert; });
   std::vector<HandPlacement> all{{"planned", tiered::make_placement("seconds_per_byte")}};
   for (HandPlacement& hand : hand_placements(has_experts)) all.push_back(std::move(hand));
   std::vector<HandResult> results;
-  for (HandPlacement const& hand : all) results.push_back(measure_placement<P>(model, options, hand, prompts, n_decode, n_runs, routing));
+  for (HandPlacement const& hand : all)
+    results.push_back(measure_placement<P>(model, options, hand, prompts, n_decode, n_runs, routing, progress));
   return results;
 }
 

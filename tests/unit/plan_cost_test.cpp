@@ -198,6 +198,10 @@ TEST_CASE("room for the positions of most contexts is not taken for quicker than
   };
   check(launched_s);
   check(split_s);
+  double const never = attention_s({HUGE_VAL, 1, 2}, AttendedTo{0, 0.25}, true, 0, 1, false);  // no host attends to it
+  CHECK((std::isinf(never) && never > 0));
+  CHECK(std::isinf(attention_s({HUGE_VAL, 1, 2}, AttendedTo{0.5, 0.25}, true, 0, 1, false)));
+  CHECK(attention_s({HUGE_VAL, 1, 2}, AttendedTo{1, 0.25}, true, 0, 1, false) == 1);
 }
 
 TEST_CASE("attention that arithmetic bounds loses to the link only what memory cannot give", "[plan][cost]") {

@@ -244,9 +244,9 @@ TIERED_HD constexpr std::size_t attention_workspace_bytes(std::int32_t n_tokens,
 }
 
 /// What comes before attention, and attention, in one go: attention.q is input.q, and shapes, rows and tables are the same in both. What is
-/// in input.q and input.k afterwards is undefined. Where kernels of a queue overlap, rows, tables, and keys and values of earlier positions
-/// are read while the op before runs: between whoever writes them, this op aside, and that one lies one that begins when all is complete
-/// before it, as attention and embed do.
+/// in input.q and input.k afterwards is undefined. Where kernels of a queue overlap, rows, tables, rotary positions and angles, norms, and
+/// keys and values of earlier positions are read while the op before runs: between whoever writes them, this op aside, and that one lies
+/// one that begins when all is complete before it, as attention and embed do.
 struct DecodeAttentionArgs {
   AttentionInputArgs input;
   AttentionArgs attention;

@@ -111,7 +111,9 @@ struct AttendedTo {
   std::int32_t window = 0;
   double grown = 1 / long_contexts;
 
-  constexpr double mean(double as_most, double as_long) const { return as_most + (as_long - as_most) * grown; }
+  constexpr double mean(double as_most, double as_long) const {
+    return as_most == as_long ? as_most : as_most + (as_long - as_most) * grown;
+  }
 };
 constexpr double attention_s(PassCost const& state, AttendedTo const& to, bool on_device, double hop_s, std::int32_t n_rows, bool streams) {
   double const most = attention_s(state, attended_in_vram(to.share, to.used, to.window, 0), on_device, hop_s, n_rows, streams);

@@ -175,7 +175,8 @@ inline int few_routed(RoutedExpertsArgs const& a, ExpertKernels const& k, Queue 
   FewDownArgs down = few_down_args(a.experts, list, h);
   down.slot_weights = a.slot_weights;
   down.sum = a.sum;
-  if (overlapped_launches && native(queue).capability >= 90) down.route = gate_up.route;  // else it would begin no earlier
+  bool const overlaps = overlapped_launches && native(queue).capability >= 90;  // else it would begin no earlier
+  if (overlaps && k.gate->down_may_choose(gate_up, queue)) down.route = gate_up.route;
   return k.down->few_down(down, queue);
 }
 

@@ -309,6 +309,13 @@ int few_gate_up(FewGateUpArgs const& a, Queue q) {
                        int(rows_bytes));
 }
 
+/// Whether `down` may begin beside few_gate_up(): only its kernel for regular rows lets the next one start once the logits are there, and
+/// chooses by them as that does; another way ranks probabilities, whose ties are others.
+template <class F>
+bool down_may_choose(FewGateUpArgs const& a, Queue q) {
+  return a.route.logits != nullptr && a.hidden_dim > 0 && detail::shape_gate_up<F>(a, native(q)).n_warps > 0;
+}
+
 /// A token's slots that do not find room in shared memory together are added by launches one after another.
 template <class F>
 int few_down(FewDownArgs const& a, Queue q) {

@@ -49,9 +49,9 @@ inline constexpr int one_row_least_warps_of_two = 14, one_row_least_rounds_of_tw
 template <class F>
 inline constexpr bool one_row_is_lean =
     F::dtype == DType::q4_0 || F::dtype == DType::q4_1 || F::dtype == DType::q5_0 || F::dtype == DType::q5_1 || F::dtype == DType::q8_0;
-/// Registers of a thread that takes n_rows rows of weights at a time; of the experts' kernels. Few where no format spills: then blocks of
-/// the next kernel find room beside this one's (of an expert's down beside gate and up: 24 warps and 16). A layer of a mixture of 128
-/// experts of 768 x 2048 in Q4_0, in a graph on an H200: 33.3 us; with 48 registers in all products 34.1, with 64 35.9.
+/// Registers of a thread that takes n_rows rows of weights at a time; of the experts' kernels. Few where no format but Q3_K spills: then
+/// blocks of the next kernel find room beside this one's (of an expert's down beside gate and up: 24 warps and 16). A layer of a mixture of
+/// 128 experts of 768 x 2048 in Q4_0, in a graph on an H200: 33.3 us; with 48 registers in all products 34.1, with 64 35.9.
 template <class F>
 TIERED_HD constexpr int one_row_registers(int n_rows) {
   return one_row_is_lean<F> && n_rows == 2 ? 40 : one_row_is_lean<F> || n_rows > 2 ? 80 : 64;

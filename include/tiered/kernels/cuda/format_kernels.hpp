@@ -43,8 +43,8 @@ struct FewDownArgs {
   float* y = nullptr;                   ///< [n_tokens * n_used, dim]
   float* sum = nullptr;                 ///< [n_tokens, dim]
   std::int32_t n_tokens = 0, n_used = 0, dim = 0, hidden_dim = 0;
-  RouteArgs route;  ///< with logits: those of the FewGateUpArgs right before, which list.ids are from. What does not wait for the latter
-                    ///< is begun beside it: its logits, `weights` and matrices are complete before it
+  RouteArgs route;  ///< with logits: those of the FewGateUpArgs right before, which list.ids are from, where down_may_choose(). What does
+                    ///< not wait for the latter is begun beside it: its logits, `weights` and matrices are complete before it
 };
 
 /// Some of a window's places, which follow each other in the list of all slots; how many there are is known to the device alone.
@@ -84,6 +84,8 @@ struct FormatKernels {
   int (*fused_matmul)(FusedMatmulArgs const&, Range parts, Queue) = nullptr;
   Kernel<FewGateUpArgs> few_gate_up = nullptr;  ///< both matrices of this format
   Kernel<FewDownArgs> few_down = nullptr;
+  /// Whether the FewDownArgs that follow may have the same route.
+  bool (*down_may_choose)(FewGateUpArgs const&, Queue) = nullptr;
   Kernel<GroupedMatmulArgs> grouped_matmul = nullptr;
   /// The longest rows that fused_matmul and few_* take, in elements, where a block can have so many bytes of shared memory; a multiple of
   /// 32. Longer rows are taken where a kernel finds room all the same; else they return cudaErrorInvalidConfiguration.

@@ -1,9 +1,9 @@
 /// Guesses of what later layers will choose: see GuessArgs. [device-visible]
 ///
 /// Blocks of a help_kernel() that nobody waits for longer than for its first one. With programmatic dependent launch they begin once all
-/// blocks of the kernels since the layer's router have begun, and find room: so they do not wait for those to end, but look for the row
-/// that the router hands on. Each writes its scores to the host as soon as it has them. Of 128 experts and rows of 2048 a guess reads
-/// 1 MB, 0.25 us of the device's memory.
+/// blocks of the kernels since the layer's router have begun, those of gate and up when the router is complete, and find room: so they do
+/// not wait for experts to end, but look for the row that the router hands on. Each writes its scores to the host as soon as it has them.
+/// Of 128 experts and rows of 2048 a guess reads 1 MB, 0.25 us of the device's memory.
 #pragma once
 
 #include <cstdint>

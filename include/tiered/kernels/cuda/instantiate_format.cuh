@@ -20,6 +20,7 @@ FormatKernels const& format_kernels() {
       .fused_matmul = &fused_matmul<F>,
       .few_gate_up = &few_gate_up<F>,
       .few_down = &few_down<F>,
+      .down_may_choose = &down_may_choose<F>,
       .grouped_matmul = &grouped_matmul<F>,
       .longest_few_row = &longest_few_row<F>,
   };

@@ -1,5 +1,5 @@
 /// Experts of few tokens, slot by slot, where rows of weights are multiples of 16 bytes: one_row.cuh for FewGateUpArgs and FewDownArgs. The
-/// first half may choose the experts itself. [device-visible]
+/// halves may choose the experts themselves. [device-visible]
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace detail {
 /// Byte by byte.
 __device__ __noinline__ inline void fetch_bytes(unsigned char* stage, unsigned char const* from, int n_bytes) {
 #pragma unroll 1
-  for (int i = int(threadIdx.x) % 32; i < n_bytes; i += 32) stage[i] = from[i];
+  for (int i = int(threadIdx.x) % 32; i < n_bytes; i += 32) stage[i] = __ldcg(from + i);  // an expert's slot may have held another
 }
 /// fetch_run() from where it is not known whether it is a multiple of 16.
 __device__ __forceinline__ void fetch_run_checked(std::uint32_t to, unsigned char* stage, unsigned char const* from, int n_bytes) {
@@ -230,24 +230,36 @@ inline int one_row_blocks_per_group(int n_groups, int n_units, CudaQueue const& 
   return best;
 }
 
-/// `done` false: rows of weights are irregular, or so long that stages do not fit, or slots come by groups.
+/// One row's gate and up: n_warps 0 where rows of weights are irregular, or so long that stages do not fit, or slots come by groups.
+struct OneRowGateUp {
+  std::int64_t rows_bytes = 0, stage_bytes = 0;
+  int blocks = 0, n_warps = 0;
+};
+template <class F>
+OneRowGateUp shape_gate_up(FewGateUpArgs const& a, CudaQueue const& queue) {
+  OneRowGateUp s;
+  std::uintptr_t const bits = reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.norm_weight);
+  if (a.list.groups != nullptr || a.list.n_slots != a.n_tokens * a.n_used || !is_regular<F>(a.dim, bits)) return s;
+  std::int32_t const n_units = ceil_div(a.hidden_dim, 2);
+  s.rows_bytes = few_rows_bytes<F>(a.dim, 1);
+  s.stage_bytes = std::int64_t(a.dim) / F::block_elems * F::block_bytes * 4;
+  s.blocks = one_row_blocks_per_group(a.list.n_slots, n_units, queue);
+  s.n_warps = one_row_warps_for(ceil_div(n_units, s.blocks), s.rows_bytes, s.stage_bytes, queue);
+  return s;
+}
+
+/// `done` false: see shape_gate_up().
 template <class F>
 OneRowLaunch one_row_gate_up(FewGateUpArgs const& a, CudaQueue const& queue) {
   constexpr auto kernel = &one_row_gate_up_kernel<F>;
-  std::uintptr_t const bits = reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.norm_weight);
-  if (a.list.groups != nullptr || a.list.n_slots != a.n_tokens * a.n_used || !is_regular<F>(a.dim, bits)) return {false, 0};
-  std::int32_t const n_units = ceil_div(a.hidden_dim, 2);
-  std::int64_t const rows_bytes = few_rows_bytes<F>(a.dim, 1);
-  std::int64_t const stage_bytes = std::int64_t(a.dim) / F::block_elems * F::block_bytes * 4;
-  int const blocks = one_row_blocks_per_group(a.list.n_slots, n_units, queue);
-  int const n_warps = one_row_warps_for(ceil_div(n_units, blocks), rows_bytes, stage_bytes, queue);
-  if (n_warps == 0) return {false, 0};
+  OneRowGateUp const s = shape_gate_up<F>(a, queue);
+  if (s.n_warps == 0) return {false, 0};
   if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
-  OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes);
-  int const share_bytes = int(ceil_div(a.down_bytes / 16, std::int64_t(blocks) * n_warps) * 16);
-  dim3 const grid(unsigned(blocks), unsigned(a.n_used), unsigned(a.n_tokens));
-  return {true, launch_kernel(kernel, grid, dim3(unsigned(n_warps) * 32), std::size_t(rows_bytes + n_warps * stage_bytes), queue, a, shape,
-                              share_bytes)};
+  OneRowShape const shape = one_row_shape(ceil_div(a.hidden_dim, 2), s.blocks, s.rows_bytes, s.stage_bytes);
+  int const share_bytes = int(ceil_div(a.down_bytes / 16, std::int64_t(s.blocks) * s.n_warps) * 16);
+  dim3 const grid(unsigned(s.blocks), unsigned(a.n_used), unsigned(a.n_tokens));
+  return {true, launch_kernel(kernel, grid, dim3(unsigned(s.n_warps) * 32), std::size_t(s.rows_bytes + s.n_warps * s.stage_bytes), queue, a,
+                              shape, share_bytes)};
 }
 
 template <class F>

@@ -169,7 +169,7 @@ void RoutedExperts::compute_at_home() {
 bool RoutedExperts::at_home_in_pieces() const {
   if (!has_room()) return !adds_itself();
   return home_is_device() && home().kernels().expert_window != nullptr && n_slots() > std::size_t(env_->layout->slots_per_launch) &&
-         env_->layout->window_slots >= env_->layout->slots_per_launch / 2;
+         env_->layout->window_slots >= std::max(env_->layout->slots_per_launch / 2, 1);
 }
 
 void RoutedExperts::launch_routed(ExpertGroup const* weights) {
