@@ -35,10 +35,10 @@ class PngReader {
 
   /// Errors  as decode_image().
   ImageSize read_header() {
+    if (setjmp(leave_) != 0) fail();
     png_ = ::png_create_read_struct(PNG_LIBPNG_VER_STRING, this, give_up, [](png_structp, png_const_charp) {});
     if (png_ != nullptr) info_ = ::png_create_info_struct(png_);
-    if (info_ == nullptr) throw Error(Errc::out_of_memory, "no memory to read a PNG image");
-    if (setjmp(leave_) != 0) fail();
+    if (info_ == nullptr) throw Error(Errc::out_of_memory, "no memory to read a PNG image, or libpng is not of its header's version");
     ::png_set_read_fn(png_, this, read);
     ::png_set_user_limits(png_, 0x7fffffff, 0x7fffffff);  // check_size() says more
     ignore_what_pixels_do_not_need();
