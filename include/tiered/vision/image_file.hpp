@@ -26,9 +26,9 @@ struct ImageLimits {
 };
 
 /// Decodes to what Pillow and transformers make of a file: EXIF orientation applied, as by load_image() there (or, where there is none,
-/// that of XMP in JPEG and WebP); transparency over white, as by convert_to_rgb(), where load_image() drops it; CMYK and YCCK by Adobe's
-/// convention; colour profiles and gamma without effect; the first frame of an animation. Of 16 bits the upper 8 count, of grey too,
-/// where Pillow clips all above 255 to white.
+/// that of XMP in JPEG, WebP and, where it is not compressed, PNG); transparency over white, as by convert_to_rgb(), where load_image()
+/// drops it; CMYK and YCCK by Adobe's convention; colour profiles and gamma without effect; the first frame of an animation. Of 16 bits
+/// the upper 8 count, of grey too, where Pillow clips all above 255 to white.
 /// Refused as Pillow does: a file that is cut off anywhere. Where JPEG data is damaged, too, though Pillow guesses.
 /// Memory   the image, twice where it is turned; transparent interlaced PNG 4 bytes a pixel more, transparent or lossless WebP 4 or 5,
 ///          animated WebP 8, progressive JPEG 3 to 8. Of some kinds (BMP of runs, WebP, arithmetic JPEG) some hundred bytes can hold as

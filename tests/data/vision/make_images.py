@@ -138,6 +138,9 @@ def pngs():
     yield "gamma.png", png(9, 5, 8, 0, rng.integers(0, 256, 45, dtype=np.uint8).tobytes(), png_chunk(b"gAMA", struct.pack(">I", 99999)))
     for i in (3, 6):
         yield f"exif_{i}.png", saved(Image.fromarray(rgb), "PNG", exif=exif(i))
+    xmp = png_chunk(b"iTXt", b'XML:com.adobe.xmp\0\0\0\0\0<x tiff:Orientation="6"/>')
+    yield "xmp_6.png", png(W, H, 8, 2, rgb.tobytes(), xmp)
+    yield "xmp_6_exif_3.png", png(W, H, 8, 2, rgb.tobytes(), xmp, png_chunk(b"eXIf", exif(3)[6:]))
     yield "exif_late.png", png(W, H, 8, 2, rgb.tobytes(), after=png_chunk(b"eXIf", exif(8)[6:]))
 
 
