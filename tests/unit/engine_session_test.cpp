@@ -6,6 +6,8 @@
 #include <fstream>
 #include <iterator>
 #include <new>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "error_of.hpp"
 #include "golden/engine_helpers.hpp"
 #include "temp_dir.hpp"
+#include "tiered/engine/detail/checksum.hpp"
 #include "tiered/engine/session.hpp"
 #include "tiered/sim.hpp"
 
@@ -202,6 +205,39 @@ TEST_CASE("a damaged or cut file is refused at every byte, and nothing changes")
   CHECK(error_of([&] { load_session(engine, bad_path, conversation); }).says("checksum", "0x5a5a5a5a5a5a5a5a"));
   Conversation restored = load_session(engine, folder / "good");
   CHECK(go_on(engine, restored) == go_on(engine, conversation));
+}
+
+TEST_CASE("rotary shifts that cannot be are refused, whoever wrote them") {
+  TempDir const folder;
+  std::string const path = folder / "a";
+  for (char const* file : {"llama.f32.gguf", "qwen2vl.f32.gguf"}) {
+    Engine<CpuPolicies> engine(open_golden(file), options_of());
+    Conversation conversation(engine.new_sequence());
+    conversation.prompt(engine, some_tokens(6));
+    save_session(engine, conversation, path);
+    std::string const plain = bytes_of(path);
+    // A whole file with these shifts: behind the header of 40 bytes and the tokens.
+    auto const load = [&](std::vector<RopeShift> const& shifts) {
+      std::string forged = plain.substr(0, plain.size() - 8);
+      forged[8] = 2;
+      forged.insert(40 + 6 * 4, reinterpret_cast<char const*>(shifts.data()), shifts.size() * sizeof(RopeShift));
+      detail::Checksum sum;
+      sum.add(std::as_bytes(std::span(forged)));
+      std::uint64_t const value = sum.value();
+      write(path, forged.append(reinterpret_cast<char const*>(&value), sizeof value));
+      return error_of([&] { load_session(engine, path, conversation); }).code;
+    };
+    using Shifts = std::vector<RopeShift>;
+    Shifts const too_many = {{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 6}, {7, 7}};
+    for (Shifts const& bad : {Shifts{}, Shifts{{0, 1}}, Shifts{{-1, 5}}, Shifts{{7, 1}}, Shifts{{3, 1}, {3, 2}}, Shifts{{4, 1}, {2, 2}},
+                              Shifts{{3, -3}}, Shifts{{3, 1 << 30}}, Shifts{{6, 0x7fffffff}}, Shifts{{6, -0x7fffffff}}, too_many}) {
+      CHECK(load(bad) == Errc::bad_file);
+      CHECK((conversation.length() == 6 && conversation.sequence().rope_position() == 6));
+    }
+    bool const has_sections = engine.core().config().n_position_rows() > 1;
+    CHECK(load({{3, 1}, {6, 4}}) == (has_sections ? std::nullopt : std::optional(Errc::bad_file)));
+    CHECK(conversation.sequence().rope_position() == (has_sections ? 10 : 6));
+  }
 }
 
 TEST_CASE("files that cannot be read or written are named") {

@@ -223,6 +223,7 @@ TEST_CASE("files are read whole, and named in errors", "[vision][image]") {
   auto const large = error_of([&] { tiered::load_image(path, {.max_file_bytes = 100}); });
   CHECK(large.code == Errc::over_budget);
   CHECK(large.message.starts_with(path));
+  CHECK(error_of([&] { tiered::load_image(path, {.max_file_bytes = -1}); }).code == Errc::over_budget);
   std::ofstream(path, std::ios::binary) << file.substr(0, 60);
   auto const cut = error_of([&] { tiered::load_image(path); });
   CHECK(cut.code == Errc::bad_file);

@@ -32,7 +32,7 @@ TEST_CASE("an axis of positions: corners on corners, one place is the first") {
 TEST_CASE("a grid that no squares of patches fill is refused") {
   CHECK_FALSE(error_of([] { check_grid({1, 2, 4}, 2); }).code);
   for (PatchGrid const& g : {PatchGrid{0, 2, 2}, PatchGrid{1, 0, 2}, PatchGrid{1, 2, 3}, PatchGrid{1, 3, 2}, PatchGrid{1, 2, -2},
-                             PatchGrid{1, 2, std::int64_t{1} << 40}}) {
+                             PatchGrid{1, 2, std::int64_t{1} << 40}, PatchGrid{std::int64_t{1} << 40, 2, 2}}) {
     Thrown const t = error_of([&] { check_grid(g, 2); });
     CHECK(t.code == Errc::precondition);
     CHECK(t.says("2 x 2"));

@@ -105,7 +105,10 @@ TEST_CASE("placeholders and grids must be of one number", "[vision][positions]")
   CHECK(error_of([&] { split({1}, {grid}, {}); }).says("1 tokens", "which has 2"));
   CHECK(error_of([&] { split({1, 1, 1}, {grid}, {}); }).code == Errc::precondition);
   CHECK(error_of([&] { split({1, 2}, {grid}, {video}); }).code == Errc::precondition);
-  CHECK(error_of([&] { split({1}, {PatchGrid{}}, {}); }).code == Errc::precondition);
+  for (PatchGrid const& bad : {PatchGrid{}, PatchGrid{1, 3, 4}, PatchGrid{std::int64_t{1} << 40, 2, 2}}) {
+    CHECK(error_of([&] { split({1}, {bad}, {}); }).code == Errc::precondition);
+    CHECK(error_of([&] { split({2}, {}, {{bad, 1}}, {.frames_apart = true}); }).code == Errc::precondition);
+  }
   CHECK(split({2, 2}, {}, {video}).size() == 1);
   CHECK(split({2, 9, 2}, {}, {video}, {.frames_apart = true}).size() == 3);
   CHECK(error_of([&] { split({2, 9, 2}, {}, {video}); }).code == Errc::precondition);
@@ -119,6 +122,8 @@ TEST_CASE("positions refuse grids that do not fit their tokens", "[vision][posit
   CHECK(code({PromptKind::image, 3, {1, 3, 4}}) == Errc::precondition);
   CHECK(code({PromptKind::image, 0, {0, 4, 4}}) == Errc::precondition);
   CHECK(code({PromptKind::text, -1}) == Errc::precondition);
+  CHECK(code({PromptKind::text, std::int64_t{1} << 62}) == Errc::precondition);
+  CHECK(code({PromptKind::image, std::int64_t{1} << 38, {1, 1 << 20, 1 << 20}}) == Errc::precondition);
   CHECK(code({PromptKind::video, 1, {1, 2, 2}, -1.0}, {.tokens_per_second = 1}) == Errc::precondition);
   CHECK(code({PromptKind::text, 4}, {.merge_size = 0}) == Errc::precondition);
   CHECK(error_of([] { mrope_positions(std::vector<PromptPart>{{PromptKind::text, 9}}, {}, 0x7ffffffa); }).code == Errc::precondition);

@@ -25,11 +25,14 @@ struct ImageLimits {
   std::int64_t max_file_bytes = 512 * 1024 * 1024;  ///< of load_image()
 };
 
-/// Decodes as the image processors of transformers see a file that Pillow opened: EXIF orientation applied (or, where there is none,
-/// that of XMP in JPEG and WebP); transparency over white; CMYK and YCCK by Adobe's convention; colour profiles and gamma without
-/// effect; the first frame of an animation. Of 16 bits the upper 8 count, of grey too, where Pillow clips all above 255 to white.
+/// Decodes to what Pillow and transformers make of a file: EXIF orientation applied, as by load_image() there (or, where there is none,
+/// that of XMP in JPEG, WebP and, where it is not compressed, PNG); transparency over white, as by convert_to_rgb(), where load_image()
+/// drops it; CMYK and YCCK by Adobe's convention; colour profiles and gamma without effect; the first frame of an animation. Of 16 bits
+/// the upper 8 count, of grey too, where Pillow clips all above 255 to white.
 /// Refused as Pillow does: a file that is cut off anywhere. Where JPEG data is damaged, too, though Pillow guesses.
-/// Memory   the image, twice where it is turned; transparent WebP and interlaced PNG 4 bytes a pixel more, progressive JPEG 3 to 6.
+/// Memory   the image, twice where it is turned; transparent interlaced PNG 4 bytes a pixel more, transparent or lossless WebP 4 or 5,
+///          animated WebP 8, progressive JPEG 3 to 8. Of some kinds (BMP of runs, WebP, arithmetic JPEG) some hundred bytes can hold as
+///          many pixels as `limits` allow.
 /// Errors   bad_file with what is wrong; unsupported for other formats, kinds of a format that no decoder knows, and decoders that
 ///          this build lacks; over_budget for more than max_pixels; out_of_memory.
 /// Threads  any, at the same time.

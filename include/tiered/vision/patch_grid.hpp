@@ -24,11 +24,12 @@ struct PatchGrid {
   friend bool operator==(PatchGrid const&, PatchGrid const&) = default;
 };
 
-inline constexpr std::int64_t max_patch_side = 1 << 20;  ///< far beyond any image; rows and columns fit 32 bits
+inline constexpr std::int64_t max_patch_side = 1 << 20;  ///< of t, h and w: far beyond any image or video; their product fits 63 bits
 
 /// Errors  Errc::precondition where it is not as described there.
 inline void check_grid(PatchGrid const& g, std::int32_t merge) {
-  if (g.t < 1 || g.h < 1 || g.w < 1 || g.h % merge != 0 || g.w % merge != 0 || g.h > max_patch_side || g.w > max_patch_side) {
+  bool const sides_fit = g.t > 0 && g.h > 0 && g.w > 0 && g.t <= max_patch_side && g.h <= max_patch_side && g.w <= max_patch_side;
+  if (!sides_fit || g.h % merge != 0 || g.w % merge != 0) {
     throw Error(Errc::precondition,
                 concat(g.t, " x ", g.h, " x ", g.w, " patches, of which squares of ", merge, " x ", merge, " become tokens"));
   }

@@ -43,7 +43,7 @@ struct VideoGrid {
 
 /// Splits a prompt by its placeholders: each image and video has grid.n_tokens() of its own; with config.frames_apart, each
 /// frame pair of a video. Grids in the order of the prompt. Images may follow each other with nothing in between.
-/// Errors  precondition where placeholders and grids are not of one number, with the numbers.
+/// Errors  precondition where placeholders and grids are not of one number, with the numbers, or for a grid as in check_grid().
 std::vector<PromptPart> split_prompt(std::span<std::int32_t const> tokens, std::int32_t image_token, std::int32_t video_token,
                                      std::span<PatchGrid const> images, std::span<VideoGrid const> videos, MropeConfig const& config);
 
@@ -55,7 +55,8 @@ struct MropePositions {
 };
 
 /// Equal to get_rope_index() of Qwen2-VL, Qwen2.5-VL and Qwen3-VL in transformers 5 for a prompt that starts at position 0.
-/// Errors  precondition for tokens that are not grid.n_tokens(), grids that merge_size does not divide, or positions beyond 2^31.
+/// Errors  precondition for tokens that are not grid.n_tokens(), grids that merge_size does not divide, 2^31 tokens or more, or positions
+///         beyond 2^31.
 MropePositions mrope_positions(std::span<PromptPart const> parts, MropeConfig const& config, std::int32_t start = 0);
 
 /// Seconds of each frame pair of a video: the middle of its first and last frame. `frames` are numbers of the frames taken; the last

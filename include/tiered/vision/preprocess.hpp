@@ -15,7 +15,8 @@ namespace tiered {
 
 class Team;
 
-/// As a model's file has it. Sides in pixels; the defaults are Qwen2-VL's and Qwen2.5-VL's.
+/// As a model's file has it. Sides in pixels; the defaults are those of Qwen2VLImageProcessor in transformers, where models' own
+/// preprocessor_config.json has a larger max_pixels (VisionConfig: from their projector files).
 struct PatchConfig {
   int patch_size = 14;
   int merge_size = 2;           ///< so many patches a side become one token

@@ -79,6 +79,11 @@ def big_endian_exif(orientation):
     return b"Exif\0\0MM\0*" + struct.pack(">IHHHIHH", 8, 1, 0x0112, 3, 1, orientation, 0) + b"\0\0\0\0"
 
 
+def exif_of_type(kind, orientation):
+    """A number of any TIFF type, in the first of its four bytes: little-endian."""
+    return b"Exif\0\0II*\0" + struct.pack("<IHHHII", 8, 1, 0x0112, kind, 1, orientation) + b"\0\0\0\0"
+
+
 def jpegs():
     rgb = Image.fromarray(picture())
     yield "baseline.jpg", saved(rgb, "JPEG", quality=92, subsampling=0)
@@ -101,6 +106,8 @@ def jpegs():
     for i in range(1, 9):
         yield f"exif_{i}.jpg", saved(rgb, "JPEG", quality=85, exif=exif(i))
     yield "exif_big_endian.jpg", saved(rgb, "JPEG", quality=85, exif=big_endian_exif(6))
+    for kind in (1, 4, 6, 8, 9, 10, 13):
+        yield f"exif_type_{kind}.jpg", saved(rgb, "JPEG", quality=85, exif=exif_of_type(kind, 6))
     yield "exif_9.jpg", saved(rgb, "JPEG", quality=85, exif=big_endian_exif(9))
     yield "xmp_8.jpg", saved(rgb, "JPEG", quality=85, xmp=b'<x:xmpmeta><rdf:Description tiff:Orientation="8"/></x:xmpmeta>')
 
@@ -131,6 +138,9 @@ def pngs():
     yield "gamma.png", png(9, 5, 8, 0, rng.integers(0, 256, 45, dtype=np.uint8).tobytes(), png_chunk(b"gAMA", struct.pack(">I", 99999)))
     for i in (3, 6):
         yield f"exif_{i}.png", saved(Image.fromarray(rgb), "PNG", exif=exif(i))
+    xmp = png_chunk(b"iTXt", b'XML:com.adobe.xmp\0\0\0\0\0<x tiff:Orientation="6"/>')
+    yield "xmp_6.png", png(W, H, 8, 2, rgb.tobytes(), xmp)
+    yield "xmp_6_exif_3.png", png(W, H, 8, 2, rgb.tobytes(), xmp, png_chunk(b"eXIf", exif(3)[6:]))
     yield "exif_late.png", png(W, H, 8, 2, rgb.tobytes(), after=png_chunk(b"eXIf", exif(8)[6:]))
 
 

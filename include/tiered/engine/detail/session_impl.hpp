@@ -226,6 +226,8 @@ inline void load_from(EngineCore& core, FileHandle const& file, Conversation& in
   }
   std::vector<RopeShift> shifts(shift_bytes(expected, file.size_bytes()) / sizeof(RopeShift));
   reader.read(std::as_writable_bytes(std::span(shifts)));
+  if (!shifts.empty() && core.config().n_position_rows() == 1)
+    throw Error(Errc::bad_file, concat(file.path(), ": rotary positions of their own, which rows of this model do not have"));
   for (std::int32_t last = 0; RopeShift const& s : shifts) {
     bool const makes_sense = s.from > std::exchange(last, s.from) && s.from <= std::int32_t(tokens.size()) &&
                              std::int64_t(s.from) + s.by > 0 && std::int64_t(s.from) + s.by <= rope_position_end;

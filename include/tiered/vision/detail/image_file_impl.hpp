@@ -81,7 +81,7 @@ Image decode_image(std::span<std::byte const> bytes, ImageLimits const& limits) 
 
 Image load_image(std::string const& path, ImageLimits const& limits) {
   auto const file = detail::FileHandle::open(path);
-  if (file.size_bytes() > std::uint64_t(limits.max_file_bytes)) {
+  if (limits.max_file_bytes < 0 || file.size_bytes() > std::uint64_t(limits.max_file_bytes)) {
     throw Error(Errc::over_budget,
                 concat(path, ": ", file.size_bytes(), " bytes, more than the limit of ", limits.max_file_bytes, " for an image"));
   }

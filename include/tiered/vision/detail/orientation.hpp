@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -31,10 +32,11 @@ inline int exif_orientation(std::span<std::byte const> tiff) {
   std::size_t const n_entries = number(directory, 2);
   for (std::size_t i = 0, at = directory + 2; i < n_entries && at + 12 <= tiff.size(); ++i, at += 12) {
     if (number(at, 2) != 0x0112) continue;
-    constexpr std::uint32_t u8 = 1, u16 = 3, u32 = 4;
+    // Bytes of a TIFF type that Pillow takes for a number, signed ones too; an unsigned byte (1) is text to it.
+    constexpr std::array<std::uint8_t, 14> bytes_of_type = {0, 0, 0, 2, 4, 0, 1, 0, 2, 4, 0, 0, 0, 4};
     std::uint32_t const type = number(at + 2, 2);
-    if (number(at + 4, 4) != 1 || (type != u8 && type != u16 && type != u32)) return 0;
-    std::uint32_t const value = number(at + 8, type == u8 ? 1 : type == u16 ? 2 : 4);
+    if (number(at + 4, 4) != 1 || type >= bytes_of_type.size() || bytes_of_type[type] == 0) return 0;
+    std::uint32_t const value = number(at + 8, bytes_of_type[type]);
     return value >= 1 && value <= 8 ? int(value) : 0;
   }
   return 0;

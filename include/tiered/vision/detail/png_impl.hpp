@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "tiered/core/config.hpp"
@@ -25,6 +26,21 @@ namespace tiered::detail {
 #if TIERED_HAS_PNG
 bool const has_png = true;
 
+/// What uncompressed XMP says: a chunk of text of which libpng is told nothing.
+inline int png_xmp_orientation(std::span<std::byte const> bytes) {
+  constexpr std::string_view key("XML:com.adobe.xmp\0\0", 19);  // and no compression
+  int found = 0;
+  for (std::size_t at = 8; found == 0 && at + 12 <= bytes.size();) {
+    std::size_t n_bytes = 0;
+    for (std::size_t i = 0; i < 4; ++i) n_bytes = n_bytes << 8 | std::size_t(bytes[at + i]);
+    if (n_bytes > bytes.size() - at - 12) break;
+    std::string_view const data = as_text(bytes.subspan(at + 8, n_bytes));
+    if (as_text(bytes.subspan(at + 4, 4)) == "iTXt" && data.starts_with(key)) found = xmp_orientation(data);
+    at += n_bytes + 12;
+  }
+  return found;
+}
+
 /// libpng leaves by longjmp, over frames that must have no destructors: hence two steps, and all that lives longer is here.
 class PngReader {
  public:
@@ -35,10 +51,10 @@ class PngReader {
 
   /// Errors  as decode_image().
   ImageSize read_header() {
+    if (setjmp(leave_) != 0) fail();
     png_ = ::png_create_read_struct(PNG_LIBPNG_VER_STRING, this, give_up, [](png_structp, png_const_charp) {});
     if (png_ != nullptr) info_ = ::png_create_info_struct(png_);
-    if (info_ == nullptr) throw Error(Errc::out_of_memory, "no memory to read a PNG image");
-    if (setjmp(leave_) != 0) fail();
+    if (info_ == nullptr) throw Error(Errc::out_of_memory, "no memory to read a PNG image, or libpng is not of its header's version");
     ::png_set_read_fn(png_, this, read);
     ::png_set_user_limits(png_, 0x7fffffff, 0x7fffffff);  // check_size() says more
     ignore_what_pixels_do_not_need();
@@ -75,8 +91,9 @@ class PngReader {
   int orientation() const {
     png_bytep exif = nullptr;
     png_uint_32 n_bytes = 0;
-    if (::png_get_eXIf_1(png_, info_, &n_bytes, &exif) == 0) return 0;
-    return exif_orientation(std::as_bytes(std::span(exif, n_bytes)));
+    bool const has_exif = ::png_get_eXIf_1(png_, info_, &n_bytes, &exif) != 0;
+    int const found = has_exif ? exif_orientation(std::as_bytes(std::span(exif, n_bytes))) : 0;
+    return found != 0 ? found : png_xmp_orientation(bytes_);
   }
 
  private:

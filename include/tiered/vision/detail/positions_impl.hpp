@@ -61,14 +61,13 @@ inline PromptPart take_grid(PlaceholderReader& reader, std::span<VideoGrid const
 
 constexpr std::int64_t max_position = 0x7fffffff;
 
+/// Errors  precondition for a part that is not as PromptPart says, or has more tokens than there are positions.
 inline void check_part(PromptPart const& part, int merge_size) {
-  expects(part.n_tokens >= 0, "a part of a prompt has no fewer than 0 tokens");
+  expects(part.n_tokens >= 0 && part.n_tokens <= max_position, "a part of a prompt has 0 to 2^31-1 tokens");
   if (part.kind == PromptKind::text) return;
   PatchGrid const& g = part.grid;
-  constexpr std::int64_t max_side = 1 << 20;
-  bool const good = g.t > 0 && g.h > 0 && g.w > 0 && g.t <= max_side && g.h <= max_side && g.w <= max_side && g.h % merge_size == 0 &&
-                    g.w % merge_size == 0 && g.n_tokens(merge_size) == part.n_tokens;
-  if (good) return;
+  check_grid(g, merge_size);
+  if (g.n_tokens(merge_size) == part.n_tokens) return;
   throw Error(Errc::precondition, concat("a grid of ", g.t, " x ", g.h, " x ", g.w, " patches, merged by ", merge_size, ", is not of ",
                                          part.n_tokens, " tokens"));
 }
@@ -79,8 +78,12 @@ std::vector<PromptPart> split_prompt(std::span<std::int32_t const> tokens, std::
                                      std::span<PatchGrid const> images, std::span<VideoGrid const> videos, MropeConfig const& config) {
   expects(config.merge_size > 0, "merge_size is positive");
   std::vector<VideoGrid> image_grids, video_grids;
-  for (PatchGrid const& grid : images) image_grids.push_back({grid, 1});
+  for (PatchGrid const& grid : images) {
+    check_grid(grid, config.merge_size);
+    image_grids.push_back({grid, 1});
+  }
   for (VideoGrid const& video : videos) {
+    check_grid(video.grid, config.merge_size);
     if (!config.frames_apart) {
       video_grids.push_back(video);
       continue;
@@ -111,6 +114,7 @@ MropePositions mrope_positions(std::span<PromptPart const> parts, MropeConfig co
   for (PromptPart const& part : parts) {
     detail::check_part(part, config.merge_size);
     n_tokens += part.n_tokens;
+    expects(n_tokens <= detail::max_position, "a prompt has fewer than 2^31 tokens");
   }
   for (auto* const axis : {&out.time, &out.height, &out.width}) axis->reserve(std::size_t(n_tokens));
   std::int64_t at = start, next = start;
