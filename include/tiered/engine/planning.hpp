@@ -37,7 +37,7 @@ struct EngineOptions {
   LookAhead look_ahead = LookAhead::planned;  ///< experts that later layers will probably want come ahead of them: for experiments
   /// With look_ahead, the host's caches read what it will probably compute of the next layer, while the device is on its own. On the
   /// reference machine, with nothing else on link and memory and 60 us to read, it takes 24 to 44 % off what one to four
-  /// experts of Q4_0 take the host; in whole steps of a 30B mixture in 2 to 8 GiB tokens came 0.6 to 4.4 % faster, never slower.
+  /// experts of Q4_0 take the host; in whole steps of a 30B mixture in 2 to 8 GiB tokens came 0.6 to 4.4 % faster in each of six cells.
   bool read_ahead = true;
   std::optional<Isa> isa = std::nullopt;  ///< of the host's kernels; nothing: the best that this machine has
   int device = 0;                         ///< which of several GPUs

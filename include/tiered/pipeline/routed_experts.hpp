@@ -81,7 +81,8 @@ class RoutedExperts {
   bool adds_itself() const { return home().kernels().fused_rows > 0; }
   void compute_at_home();
   /// Slots of all rows, sorted by expert, in pieces, rather than those of some rows after those of others: an expert meets all its rows at
-  /// once, in tiles that are full. 8192 rows of 128 experts of 768 x 2048 in Q4_0 take an H200 4.6 ms in four parts, 3.4 at once.
+  /// once, in tiles that are full. 8192 rows of 128 experts of 768 x 2048 in Q4_0 took an H200 4.6 ms in four parts, 3.4 in windows that
+  /// have all rows; a prompt of 16384 tokens came 12 to 17 % sooner so.
   bool at_home_in_pieces() const;
   /// For the slots of all rows, rather than of those of a window's piece.
   bool has_room() const { return rows_->n_rows <= env_->layout->expert_rows; }

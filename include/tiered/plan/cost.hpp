@@ -107,9 +107,10 @@ constexpr LaunchedAttention launched_attention(PassCost const& state, double in_
 /// Where what is attended to lies: see attended_in_vram(). Contexts that fill their room and others are priced each by itself: at the mean
 /// of both, link and host would read a little beside VRAM, and room for some positions would seem quicker than room for all.
 struct AttendedTo {
-  double share = 1, used = 1;
-  std::int32_t window = 0;
-  double grown = 1 / long_contexts;
+  double share = 1;                  ///< of the state's room, in VRAM
+  double used = 1;                   ///< of it, what costs are for
+  std::int32_t window = 0;           ///< positions, 0: all
+  double grown = 1 / long_contexts;  ///< of contexts, those that fill their room
 
   constexpr double mean(double as_most, double as_long) const {
     return as_most == as_long ? as_most : as_most + (as_long - as_most) * grown;

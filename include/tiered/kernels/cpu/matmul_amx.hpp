@@ -32,7 +32,7 @@ struct Blocking {
   std::int32_t stretch = 256;
 };
 // TFLOP/s of bfloat16, 16 threads of the reference machine. Tiles that stay in registers 20 to 22.5; with all operands loaded from the
-// first level, four loads for four products, 8.7 to 8.9: the bound of any product, as eight tiles hold no larger block; with panels from
+// first level, four loads for four products, as eight tiles hold no larger block, 8.7 to 8.9 (16.8 in a later run); with panels from
 // the second level and sums moved every 256 elements 6.4. Products of 4096 x 4096 and 512 tokens here 6.5 to 7.0, PyTorch's (oneDNN) 3.2.
 // Of other blockings, with F16 and an earlier version at 5.3: panels of the next stretch fetched meanwhile 4.2; panels loaded past the
 // first level (TILELOADDT1) 3.1; with both, stretches of 128 or 512 and tiles of 384 x 256 or 128 x 512 2.7 to 3.6.

@@ -170,6 +170,7 @@ struct Estimator::Walk {
       out.copied_bytes += there.copy_s * owner.hardware_->h2d.peak_per_s();
       end_s = (std::max)(end_s, gpu.free_s);
     }
+    // Lanes are busy for the mean of contexts, and what follows comes no sooner than the mean of their times.
     return (std::max)(end_s, ready_s + attention_s(all, to, !on_host, hop_s, rows_per_step, costs.streams_states));
   }
   AttendedTo attended(std::size_t layer) const {
