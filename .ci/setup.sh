@@ -28,6 +28,9 @@ has() {
     libjpeg-dev) pkg-config --exists libjpeg 2> /dev/null ;;
     libpng-dev) pkg-config --exists libpng 2> /dev/null ;;
     libwebp-dev) pkg-config --exists libwebp libwebpdemux 2> /dev/null ;;
+    libavformat-dev) pkg-config --exists libavformat 2> /dev/null ;;
+    libavcodec-dev) pkg-config --exists libavcodec 2> /dev/null ;;
+    libswscale-dev) pkg-config --exists libswscale 2> /dev/null ;;
     libedit-dev) pkg-config --exists libedit 2> /dev/null ;;
     nlohmann-json3-dev) preprocesses '#include <nlohmann/json.hpp>' ;;
     catch2) preprocesses '#include <catch2/catch.hpp>' || preprocesses '#include <catch2/catch_test_macros.hpp>' ;;
@@ -80,6 +83,7 @@ need_for_programs() {
   need g++ cmake ninja-build pkg-config python3 python3-pip libpcre2-dev libcli11-dev libfmt-dev libboost1.81-dev libeigen3-dev nlohmann-json3-dev
   want libedit-dev  # editing of lines in conversations
   want libjpeg-dev libpng-dev libwebp-dev  # images of these kinds
+  want libavformat-dev libavcodec-dev libswscale-dev  # video files
 }
 need_for_tests() {
   need_for_programs

@@ -17,6 +17,7 @@
 #include <CLI/CLI.hpp>
 
 #include "amx_peak.hpp"
+#include "kernels/encoder.hpp"
 #include "kernels/measure.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/peak.hpp"
@@ -32,9 +33,10 @@ int main(int argc, char** argv) {
   std::string isa_name, json_path;
   bool f32 = false;
   bench::Choice choice;
-  std::vector<std::string> const ops = {"matmul", "matmul_set", "gated_matmul", "experts",        "rms_norm", "quantize",
-                                        "gated",  "add",        "gather",       "rope",           "route",    "combine",
-                                        "embed",  "attention",  "kv_write",     "merge_attention"};
+  std::vector<std::string> const ops = {"matmul",          "matmul_set", "gated_matmul", "experts",   "rms_norm",
+                                        "quantize",        "gated",      "add",          "gather",    "rope",
+                                        "route",           "combine",    "embed",        "attention", "kv_write",
+                                        "merge_attention", "layer_norm", "activate",     "add_taps",  "image_attention"};
   app.add_option("--op", choice.ops, "these ops only")->check(CLI::IsMember(ops));
   app.add_option("--format", choice.formats, "these types of weights, or of keys and values, only: q4_k");
   app.add_option("--tokens", choice.tokens, "rows of activations, one number or several")->check(CLI::Range(1, 65536));
@@ -69,6 +71,7 @@ int main(int argc, char** argv) {
     b.print_heading();
     bench::bench_products(b);
     bench::bench_ops(b);
+    bench::bench_encoder(b);
     if (!json_path.empty()) b.write_json(json_path);
   } catch (std::exception const& error) {
     fmt::print(stderr, "bench_kernels: {}\n", error.what());

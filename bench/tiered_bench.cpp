@@ -34,6 +34,8 @@
 #include "model/sweep.hpp"
 #include "model/synthetic.hpp"
 #include "model/synthetic_projector.hpp"
+#include "model/vision_bench.hpp"
+#include "model/vision_figure.hpp"
 #include "tiered/profile/read_rate.hpp"
 #include "tiered/tiered.hpp"
 #if TIERED_HAS_CUDA
@@ -330,20 +332,44 @@ struct SweepCommand {
   double tflops = 0;
 };
 
+std::uint64_t size_of(char const* option, std::string const& text) {
+  std::optional<std::uint64_t> const bytes = tiered::parse_bytes(text);
+  if (!bytes) throw tiered::Error(tiered::Errc::precondition, tiered::concat(option, ' ', text, " is no size"));
+  return *bytes;
+}
+
 /// Without a model nothing is measured, and the figure is drawn from what the file holds.
 int run_sweep(SweepCommand const& command) {
   SweepOptions o = command.sweep;
   o.simulated = command.device == "sim";
   o.flops = command.tflops * 1e12;
   o.link_bytes_per_s = rate_of(command.link);
-  for (std::string const& text : command.budgets) {
-    std::optional<std::uint64_t> const bytes = tiered::parse_bytes(text);
-    if (!bytes) throw tiered::Error(tiered::Errc::precondition, tiered::concat("--vram ", text, " is no size"));
-    o.budgets.push_back(*bytes);
-  }
+  for (std::string const& text : command.budgets) o.budgets.push_back(size_of("--vram", text));
   Sweep sweep(o);
   int const n_failed = sweep.run();
   if (!command.svg_file.empty()) write_file(command.svg_file, draw(sweep.results()));
+  return n_failed > 0 ? 1 : 0;
+}
+
+struct VisionCommand {
+  VisionBenchOptions bench;
+  std::vector<std::string> budgets = {"2G", "4G", "8G", "14.5G"}, images = {"480p", "720p", "1080p", "1440p", "4K"};
+  std::string device = TIERED_HAS_CUDA ? "gpu" : "sim", svg_file, link, resident = "24G";
+  double tflops = 0;
+};
+
+/// Without a model nothing is measured, and the figure is drawn from what the file holds.
+int run_vision(VisionCommand const& command) {
+  VisionBenchOptions o = command.bench;
+  o.simulated = command.device == "sim";
+  o.flops = command.tflops * 1e12;
+  o.link_bytes_per_s = rate_of(command.link);
+  for (std::string const& text : command.budgets) o.budgets.push_back(size_of("--vram", text));
+  o.resident_bytes = command.resident == "no" ? 0 : size_of("--resident", command.resident);
+  for (std::string const& text : command.images) o.images.push_back(picture_size(text));
+  VisionBench vision(o);
+  int const n_failed = o.model.empty() ? 0 : vision.run();
+  if (!command.svg_file.empty()) write_file(command.svg_file, draw_vision(vision.results()));
   return n_failed > 0 ? 1 : 0;
 }
 
@@ -405,6 +431,28 @@ CLI::App& add_sweep(CLI::App& app, SweepCommand& c) {
   return sub;
 }
 
+CLI::App& add_vision(CLI::App& app, VisionCommand& c) {
+  CLI::App& sub = *app.add_subcommand(
+      "vision", "Images of several sizes inside several budgets, encoded beside a decoder, on a GPU or a simulated device");
+  CLI::Option* const model = sub.add_option("-m,--model", c.bench.model, "GGUF file; none: only draw what the results hold");
+  model->needs(sub.add_option("--mmproj", c.bench.projector, "its projector")->needs(model));
+  sub.add_option("--vram", c.budgets, "budgets, as in 2G,4G")->delimiter(',');
+  sub.add_option("--resident", c.resident, "a budget for all weights at once, whose first tokens the others are compared with; no: none");
+  sub.add_option("--images", c.images, "sizes, as in 480p,720p,1080p,1440p,4K,8K,640x480")->delimiter(',');
+  sub.add_option("-n,--decode", c.bench.n_decode, "tokens decoded behind each prompt")->check(CLI::NonNegativeNumber);
+  sub.add_option("--text", c.bench.n_text, "tokens of text around each image")->check(CLI::PositiveNumber);
+  sub.add_option("-r,--runs", c.bench.n_runs, "runs of all images: the first is a figure of its own, the best of the others counts")
+      ->check(CLI::Range(2, 1000));
+  sub.add_option("-t,--threads", c.bench.n_threads, "of the CPU; 0: one for each core that may be used")->check(CLI::NonNegativeNumber);
+  sub.add_option("--kv", c.bench.kv_type, "type of keys and values: f16, f32 or q8_0");
+  sub.add_option("--link", c.link, "copies between host and device held to a rate, as in 12G: what a slower link would do");
+  sub.add_option("--device", c.device, "gpu, or sim: a simulated one")->check(CLI::IsMember({"gpu", "sim"}));
+  sub.add_option("--tflops", c.tflops, "that bounds think prompts reach; default: half of a matrix product's");
+  sub.add_option("--json", c.bench.json_file, "results, a line each, appended; what they answer is not measured again");
+  sub.add_option("--svg", c.svg_file, "draw all results");
+  return sub;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -413,10 +461,12 @@ int main(int argc, char** argv) {
   MakeOptions m;
   SweepCommand s;
   add_options(app, o, m);
-  CLI::App const& sweep = add_sweep(app, s);
+  VisionCommand v;
+  CLI::App const &sweep = add_sweep(app, s), &vision = add_vision(app, v);
   CLI11_PARSE(app, argc, argv);
   try {
     if (sweep.parsed()) return run_sweep(s);
+    if (vision.parsed()) return run_vision(v);
     if (!m.model_and_path.empty()) return make(m), 0;
     if (o.model.empty()) throw tiered::Error(tiered::Errc::precondition, "there is no model: -m FILE, or see --help");
     run(o);

@@ -1,9 +1,8 @@
-# Decoders of image files, each where its library is: without one, decode_image() says which package is missing.
+# Decoders of image and video files, each where its library is: without one, decode_image() or open_video() says which package is missing.
 set(tiered_modules_JPEG libjpeg)
 set(tiered_modules_PNG libpng)
 set(tiered_modules_WEBP libwebp libwebpdemux)
 set(tiered_image_kinds)  # for tiered-config.cmake
-set(tiered_image_libraries)  # for programs that compile the decoders themselves
 foreach(kind IN ITEMS JPEG PNG WEBP)
   if(PkgConfig_FOUND)
     pkg_check_modules(TIERED_${kind} QUIET IMPORTED_TARGET GLOBAL ${tiered_modules_${kind}})
@@ -12,9 +11,19 @@ foreach(kind IN ITEMS JPEG PNG WEBP)
     target_compile_definitions(tiered_cpu PRIVATE TIERED_HAS_${kind}=1)
     target_link_libraries(tiered_cpu PRIVATE PkgConfig::TIERED_${kind})
     list(APPEND tiered_image_kinds ${kind})
-    list(APPEND tiered_image_libraries PkgConfig::TIERED_${kind})
   else()
     list(JOIN tiered_modules_${kind} ", " modules)
     message(STATUS "tiered: ${modules} not found by pkg-config: no ${kind} images in tiered::cpu")
   endif()
 endforeach()
+# FFmpeg's libraries are opened when a video is, and not linked: its headers alone are needed.
+if(PkgConfig_FOUND)
+  pkg_check_modules(TIERED_FFMPEG QUIET libavformat libavcodec libswscale libavutil)
+endif()
+if(TIERED_FFMPEG_FOUND)
+  target_compile_definitions(tiered_cpu PRIVATE TIERED_HAS_FFMPEG=1)
+  target_include_directories(tiered_cpu SYSTEM PRIVATE ${TIERED_FFMPEG_INCLUDE_DIRS})
+  target_link_libraries(tiered_cpu PUBLIC ${CMAKE_DL_LIBS})
+else()
+  message(STATUS "tiered: libavformat, libavcodec, libswscale, libavutil not found by pkg-config: no video files in tiered::cpu")
+endif()

@@ -14,6 +14,7 @@
 #include "cli/background.hpp"
 #include "cli/files.hpp"
 #include "cli/options.hpp"
+#include "cli/pictures.hpp"
 #include "cli/prompt.hpp"
 #include "cli/report.hpp"
 #include "cli/run.hpp"
@@ -69,10 +70,13 @@ using Model = std::shared_ptr<tiered::Transformer const>;
 
 template <class P>
 std::unique_ptr<Runner> make_runner(Model const& model, tiered::EngineOptions const& options, Options const& o,
-                                    tiered::Tokenizer const& tokenizer, ChosenMemory memory, std::shared_ptr<WeightSpans const> weights) {
+                                    tiered::Tokenizer const& tokenizer, Pictures const& pictures, ChosenMemory memory,
+                                    std::shared_ptr<WeightSpans const> weights) {
   tiered::PolicyValues<P> values = policy_values<P>(o);
   values.host_memory = std::move(memory);
-  return std::make_unique<EngineRunner<P>>(model, options, std::move(values), tokenizer, std::move(weights));
+  auto runner = std::make_unique<EngineRunner<P>>(model, options, std::move(values), tokenizer, std::move(weights));
+  if (pictures.can_see()) runner->see(pictures.model(), {pictures.max_patches()}, policy_values<P>(o));
+  return runner;
 }
 
 /// --plan: no engine, no weights but for a sample where a GPU is measured for the first time; its context is made, to know what it leaves
@@ -192,6 +196,7 @@ void announce(tiered::GgufFile const& gguf, Runner& runner, Options const& o) {
     if (!note.empty()) say(concat("tiered-run: note: ", note, '\n'));
   }
   if (o.quiet) return;
+  if (std::string const encoder = runner.encoder_text(); !encoder.empty()) say(encoder + '\n');
   say(concat("context ", plans.max_context, " tokens, ", runner.team().size(), " threads, ", runner.kernels_name(), " kernels"));
   say(o.sampling.temperature > 0 ? concat(", seed ", o.sampling.seed, "\n\n") : ", greedy\n\n");
 }
@@ -221,11 +226,23 @@ struct Input {
   std::optional<std::string> first;  ///< what a conversation begins with
   std::string shown;                 ///< what goes to stdout before the text
   std::vector<std::int32_t> tokens;  ///< of a text; none: the session's
+  std::vector<Picture> pictures;     ///< of --image and --video: of the text, or of the first message
 };
 
-/// Errors  of reading, of the template; UsageError for an empty prompt, unless there may be a session.
-Input read_input(tiered::GgufFile const& gguf, tiered::Tokenizer const& tokenizer, Options const& o) {
+/// A text with a mark for each medium: its own, or before it where it has none.
+std::string with_marks(std::string text, std::vector<tiered::Media> const& media) {
+  constexpr tiered::MediaMarks marks;
+  bool const has_marks = text.find(marks.image) != text.npos || text.find(marks.video) != text.npos;
+  std::string before;
+  for (tiered::Media const& medium : media) before += has_marks ? "" : mark_of(medium.info().kind == tiered::PromptKind::video);
+  return before + text;
+}
+
+/// Errors  of reading, of the template; UsageError for an empty prompt, unless there are media or may be a session.
+Input read_input(tiered::GgufFile const& gguf, tiered::Tokenizer const& tokenizer, Pictures& pictures, Options const& o) {
   Input in;
+  in.pictures = pictures.given();
+  std::vector<tiered::Media> const media = media_of(in.pictures);
   if (o.chat.mode != Mode::raw) in.format.emplace(gguf, o.chat);
   if (o.chat.mode == Mode::conversation) {
     if (o.has_prompt()) in.first = read_prompt(o);
@@ -233,16 +250,16 @@ Input read_input(tiered::GgufFile const& gguf, tiered::Tokenizer const& tokenize
   }
   std::string const text = read_prompt(o);
   if (o.chat.mode == Mode::question) {
-    if (text.empty()) throw UsageError{"the question is empty"};
+    if (text.empty() && media.empty()) throw UsageError{"the question is empty"};
     std::vector<tiered::ChatMessage> messages;
     if (o.chat.system_prompt) messages.push_back({"system", *o.chat.system_prompt});
-    messages.push_back({"user", text});
-    in.tokens = encode_text(tokenizer, in.format->render(messages));
+    messages.push_back(user_message(text, in.pictures).chat);
+    in.tokens = encode_text(tokenizer, pictures.written(in.format->render(messages), media, true));
     return in;
   }
-  if (text.empty() && !o.session.file.empty()) return in;
-  if (text.empty()) throw UsageError{"the prompt is empty: give one with -p, with -f or on standard input"};
-  in.tokens = encode_text(tokenizer, text);
+  if (text.empty() && !o.session.file.empty() && media.empty()) return in;
+  if (text.empty() && media.empty()) throw UsageError{"the prompt is empty: give one with -p, with -f or on standard input"};
+  in.tokens = encode_text(tokenizer, pictures.written(with_marks(text, media), media, false));
   if (in.tokens.empty()) throw UsageError{"this model has no token for any byte of the prompt"};
   if (o.display_prompt) in.shown = text;
   return in;
@@ -261,7 +278,8 @@ ExitCode run(tiered::GgufFile const& gguf, LateTokenizer& late_tokenizer, Option
   check_budget(o);
   tiered::Tokenizer const& tokenizer = late_tokenizer.get();
   check_vocabulary(gguf, tokenizer, *model, o);
-  Input const input = read_input(gguf, tokenizer, o);
+  Pictures pictures(o, model->config(), tokenizer);
+  Input const input = read_input(gguf, tokenizer, pictures, o);
   bool const talks = o.chat.mode == Mode::conversation;
   talks ? Interrupt::install_for_conversation() : Interrupt::install();
 
@@ -270,20 +288,21 @@ ExitCode run(tiered::GgufFile const& gguf, LateTokenizer& late_tokenizer, Option
   auto const weights = std::make_shared<WeightSpans>();
   ChosenMemory memory(gguf, o.mmap, o.mlock, loading, weights);
   std::unique_ptr<Runner> const runner = o.trace_file.empty()
-                                             ? make_runner<P>(model, options, o, tokenizer, std::move(memory), weights)
-                                             : make_runner<Traced<P>>(model, options, o, tokenizer, std::move(memory), weights);
+                                             ? make_runner<P>(model, options, o, tokenizer, pictures, std::move(memory), weights)
+                                             : make_runner<Traced<P>>(model, options, o, tokenizer, pictures, std::move(memory), weights);
   loading.clear();
+  pictures.use_team(runner->team());
   announce(gguf, *runner, o);
   if (o.mmap && (o.mlock || !runner->locks_weights())) page_in(gguf, o.mlock, loading);
-  Run run(o, gguf, tokenizer, *runner, now_s() - start, so_far);
+  Run run(o, gguf, tokenizer, pictures, *runner, now_s() - start, so_far);
   run.load();
   Interrupt::Watch const watch(runner->cancel_token());
-  if (talks) return run.conversation(*input.format, input.first);
-  return run.text(input.shown, input.tokens, progress), ok;
+  if (talks) return run.conversation(*input.format, input.first, input.pictures);
+  return run.text(input.shown, input.tokens, media_of(input.pictures), progress), ok;
 }
 
 ExitCode run(Options o, nlohmann::json& so_far) {
-  CutFile::watch(o.model);
+  CutFile::watch(o.pictures.projector.empty() ? o.model : concat(o.model, " or ", o.pictures.projector));
   tiered::GgufFile const gguf = tiered::GgufFile::open(o.model);
   ChatOptions& chat = o.chat;
   if (chat.mode == Mode::automatic) {

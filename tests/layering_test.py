@@ -29,6 +29,7 @@ LIGHT_LEAVES = {"pcre2.h"}  # cost next to nothing: no reason to pass a budget
 SOURCE_LINES = {"CMakeLists.txt": 400}
 DEFAULT_SOURCE_LINES = 600
 SOURCE_SUFFIXES = {".hpp", ".cpp", ".cuh", ".cu", ".py", ".sh"}
+FUNCTION_LINES = 60  # of the host's code; a kernel is as long as its registers' lives, and a test case as its list
 
 
 def table(text: str, title: str) -> dict[str, list[str]]:
@@ -173,6 +174,51 @@ def check_budget(rules: Rules, header: str, reach: Reach, n_lines: int | str) ->
     return None if n_lines <= limit or leaves else f"{n_lines} lines after preprocessing, {limit} allowed"
 
 
+def functions(text: str):
+    """(lines, first line, begin) of each function body of a source as clang-format leaves it: a brace ends where its statement began."""
+    scopes: list[tuple[int, bool, bool, int, str]] = []  # indentation, whether a function, whether members may stand in it, line, begin
+    statement: list[tuple[int, int, str]] = []
+    raw_end = ""
+    for n, line in enumerate(text.splitlines(), 1):
+        if raw_end:
+            raw_end = "" if raw_end in line else raw_end
+            continue
+        if found := re.search(r'R"(\w*)\(', line):
+            raw_end = "" if f'){found[1]}"' in line[found.end():] else f'){found[1]}"'
+        bare = re.sub(r'//.*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'', lambda m: "" if m[0].startswith("/") else '""', line).rstrip()
+        code = bare.lstrip()
+        if not code or code.startswith("#"):
+            continue
+        indent = len(bare) - len(code)
+        if scopes and code.startswith("}") and indent == scopes[-1][0]:
+            _, is_function, _, first, begin = scopes.pop()
+            statement = []
+            if is_function:
+                yield n - first + 1, first, begin
+            if code.endswith("{"):
+                scopes.append((indent, False, False, n, code))
+            continue
+        statement.append((indent, n, code))
+        if code.endswith("{"):
+            whole = " ".join(part for _, _, part in statement)
+            head = re.sub(r"\([^()]*\)|<[^<>]*>", "", re.sub(r"\([^()]*\)|<[^<>]*>", "()", whole))
+            outside = not scopes or scopes[-1][2]
+            is_scope = outside and re.match(r"(template\W*)?(inline )?(namespace|extern|class|struct|union|enum)\b(?!.*\))", head) is not None
+            scopes.append((statement[0][0], outside and not is_scope and "(" in whole, is_scope, statement[0][1], whole[:80]))
+            statement = []
+        elif code.endswith((";", "}")) or (code.endswith(":") and not code.endswith("::")):
+            statement = []
+
+
+def check_functions(root: pathlib.Path) -> list[str]:
+    problems = []
+    for path in sorted(path for top in ("include", "examples", "bench") for path in (root / top).rglob("*.[hc]pp")):
+        for n_lines, first, begin in functions(path.read_text(encoding="utf-8")):
+            if n_lines > FUNCTION_LINES:
+                problems.append(f"{path.relative_to(root)}:{first}: {n_lines} lines of a function, {FUNCTION_LINES} allowed: {begin}")
+    return problems
+
+
 def check_lengths(root: pathlib.Path) -> list[str]:
     problems = []
     tops = [root / name for name in ("include", "examples", "tests", "bench", "tools", "cmake")]
@@ -198,7 +244,7 @@ def main() -> int:
     base = options.root / "include" / "tiered"
     texts = {str(path.relative_to(base)): path.read_text(encoding="utf-8") for suffix in ("hpp", "cuh") for path in sorted(base.rglob(f"*.{suffix}"))}
 
-    problems = check_lengths(options.root)
+    problems = check_lengths(options.root) + check_functions(options.root)
     for header, text in texts.items():
         problems += [f"{header}:{problem}" for problem in check_includes(rules, texts, header, text)]
     problems += [f"cpu.hpp: does not include {header}" for header in texts if header.endswith("_impl.hpp") and "cuda" not in header.split("/")

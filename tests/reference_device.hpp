@@ -61,6 +61,7 @@ class ReferenceDevice {
         HelpArgs own = *kept;
         if (self->before_help) self->before_help(own);
         reference::help(own);
+        if (self->after_help) self->after_help(own);
       });
     };
     table_.router_ahead = [](RouterAheadArgs const& args, Queue q) {
@@ -88,6 +89,7 @@ class ReferenceDevice {
   /// On the device's thread, before the op, which may be another one by then.
   std::function<void(RouterAheadArgs const&)> before_router;
   std::function<void(HelpArgs&)> before_help;
+  std::function<void(HelpArgs const&)> after_help;                ///< behind the op: the mail has what it was given
   std::function<void(HelpAttentionArgs const&)> after_attention;  ///< behind attention_answer
   std::uint64_t attention_patience_ns = 0;                        ///< of what is enqueued from then on; 0: as it says
 
@@ -138,6 +140,9 @@ class ReferenceDevice {
   }
   static std::string name_of(RmsNormArgs const&) { return "norm"; }
   static std::string name_of(MatmulArgs const&) { return "matmul"; }
+  static std::string name_of(QuantizeArgs const&) { return "convert"; }
+  static std::string name_of(ConvertNormedArgs const&) { return "norm+convert"; }
+  static std::string name_of(ConvertGatedArgs const&) { return "gated+convert"; }
   static std::string name_of(RopeArgs const&) { return "rope"; }
   static std::string name_of(KvWriteArgs const&) { return "kv_write"; }
   static std::string name_of(AttentionInputArgs const&) { return "attention_input"; }
@@ -211,16 +216,26 @@ class ReferenceDevice {
     table_ = *reference_;
     wrap_types<EmbedArgs, &KernelTable::embed>();
     wrap_types<MatmulArgs, &KernelTable::matmul>();
+    wrap_types<MatmulArgs, &KernelTable::matmul_add>();
+    wrap_types<MatmulArgs, &KernelTable::fine_matmul>();
+    wrap_types<MatmulArgs, &KernelTable::fine_matmul_add>();
     wrap_types<KvWriteArgs, &KernelTable::kv_write>();
     wrap_types<AttentionArgs, &KernelTable::attention>();
     wrap_types<AttentionInputArgs, &KernelTable::attention_input>();
     wrap_types<DecodeAttentionArgs, &KernelTable::decode_attention>();
     wrap_each<QuantizeArgs, std::size_t(n_activation_forms), &KernelTable::convert>(std::make_index_sequence<n_activation_forms>{});
+    wrap_each<ConvertNormedArgs, std::size_t(n_activation_forms), &KernelTable::convert_normed>(
+        std::make_index_sequence<n_activation_forms>{});
+    wrap_each<ConvertGatedArgs, std::size_t(n_activation_forms), &KernelTable::convert_gated>(
+        std::make_index_sequence<n_activation_forms>{});
     wrap<FusedMatmulArgs, &KernelTable::fused_matmul>();
     wrap<RmsNormArgs, &KernelTable::rms_norm>();
+    wrap<LayerNormArgs, &KernelTable::layer_norm>();
     wrap<RopeArgs, &KernelTable::rope>();
     wrap<GatedArgs, &KernelTable::gated>();
+    wrap<ActivateArgs, &KernelTable::activate>();
     wrap<AddArgs, &KernelTable::add>();
+    wrap<AddTapsArgs, &KernelTable::add_taps>();
     wrap<GatherArgs, &KernelTable::gather>();
     wrap<RouteArgs, &KernelTable::route>();
     wrap<ExpertsArgs, &KernelTable::experts>();

@@ -12,47 +12,16 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "encoder_layer.hpp"
+#include "image_ops.hpp"
 #include "measure.hpp"
 #include "random_blocks.hpp"
+#include "tell.hpp"
 #include "tiered/kernels/format/format.hpp"
 
 namespace {
 
 using namespace bench;
-
-struct Limits {
-  double copy_bytes_per_s = 0, flop_per_s = 0;
-};
-
-struct Choice {
-  std::vector<std::string> ops, types;
-  std::string json;
-  bool wants(char const* op) const { return ops.empty() || std::find(ops.begin(), ops.end(), op) != ops.end(); }
-  bool wants(DType type) const { return types.empty() || std::find(types.begin(), types.end(), name(type)) != types.end(); }
-};
-
-/// What is measured, and where it is told.
-struct Bench {
-  Device& device;
-  Limits limits;
-  Choice choice;
-  std::string json;
-
-  /// `bound_s`: the least time by bytes or operations.
-  void tell(std::string const& what, double seconds, double bytes, double flop) {
-    double const bytes_s = bytes / limits.copy_bytes_per_s, flop_s = flop / limits.flop_per_s, bound_s = std::max(bytes_s, flop_s);
-    fmt::print("{:<56} {:>10.2f} us", what, seconds * 1e6);
-    if (bytes > 0) fmt::print(" {:>8.0f} GB/s", bytes / seconds / 1e9);
-    if (flop > 0) fmt::print(" {:>7.1f} TFLOP/s", flop / seconds / 1e12);
-    if (bound_s > 0) fmt::print("  {:>3.0f} % of {}", 100 * bound_s / seconds, bytes_s > flop_s ? "copy" : "cuBLAS");
-    fmt::print("\n");
-    std::fflush(stdout);
-    json += fmt::format("{{\"what\": \"{}\", \"us\": {:.3f}, \"bytes\": {:.0f}, \"flop\": {:.0f}, \"share\": {:.4f}}}\n", what,
-                        seconds * 1e6, bytes, flop, bound_s / seconds);
-  }
-};
-
-constexpr std::size_t cold_bytes = std::size_t{512} << 20;  ///< more than any cache, so that weights come from memory
 
 /// Few rows: one launch for each of as many matrices as are cold, in one graph.
 void bench_few(Bench& b, DType type, std::int32_t n_tokens, std::size_t matrix_bytes, std::int32_t dim = 4096) {
@@ -87,18 +56,47 @@ void bench_many(Bench& b, DType type, std::int32_t n_tokens, std::int32_t rows, 
   Vram<std::byte> converted(activation_bytes(form, std::uint64_t(n_tokens), std::uint64_t(dim)));
   if (form != DType::f32)
     b.device.launch(b.device.table().convert[activation_form(form)], QuantizeArgs{x.data(), converted.data(), n_tokens, dim});
-  double const s = b.device.seconds(n, [&](int i) {
-    MatmulArgs const args{w.data() + std::size_t(i) * stride,
-                          form == DType::f32 ? static_cast<void*>(x.data()) : converted.data(),
-                          nullptr,
-                          y.data(),
-                          n_tokens,
-                          rows,
-                          dim,
-                          rows};
-    b.device.launch(b.device.table().matmul[std::uint32_t(type)], args);
-  });
-  b.tell(fmt::format("matmul {} {} x {} x {}", name(type), n_tokens, rows, dim), s, double(bytes), 2.0 * n_tokens * rows * dim);
+  auto const run = [&](char const* op, Kernel<MatmulArgs> kernel) {
+    double const s = b.device.seconds(n, [&](int i) {
+      MatmulArgs const args{w.data() + std::size_t(i) * stride,
+                            form == DType::f32 ? static_cast<void*>(x.data()) : converted.data(),
+                            nullptr,
+                            y.data(),
+                            n_tokens,
+                            rows,
+                            dim,
+                            rows};
+      b.device.launch(kernel, args);
+    });
+    b.tell(fmt::format("{} {} {} x {} x {}", op, name(type), n_tokens, rows, dim), s, double(bytes), 2.0 * n_tokens * rows * dim);
+  };
+  run("matmul", b.device.table().matmul[std::uint32_t(type)]);
+  if (n_tokens >= 2048) run("matmul_add", b.device.table().matmul_add[std::uint32_t(type)]);
+}
+
+/// What stands between the products of a dense layer of 8B in prefill, one by one and in one go.
+void bench_between(Bench& b) {
+  std::int32_t const n_tokens = 2048, dim = 4096, hidden = 11520;
+  DType const form = DType::act_f16_rows;
+  KernelTable const& k = b.device.table();
+  std::size_t const n = std::size_t(n_tokens) * std::size_t(dim), n_hidden = std::size_t(n_tokens) * std::size_t(hidden);
+  Vram<float> gate(random_floats(n_hidden)), up(random_floats(n_hidden)), out(n_hidden);
+  Vram<std::byte> to(activation_bytes(form, std::uint64_t(n_tokens), std::uint64_t(hidden)));
+  auto const run = [&](char const* op, auto kernel, auto const& args, double bytes) {
+    double const s = b.device.graph_seconds(20, [&](int) { b.device.launch(kernel, args); });
+    b.tell(fmt::format("{} {} tokens", op, n_tokens), s, bytes, 0);
+  };
+  RmsNormArgs const norm{gate.data(), up.data(), out.data(), n_tokens, dim, 1e-6f};
+  int const i = activation_form(form);
+  run("rms_norm of 4096", k.rms_norm, norm, double(n) * 8);
+  run("convert act_f16_rows of 4096", k.convert[i], QuantizeArgs{gate.data(), to.data(), n_tokens, dim}, double(n) * 6);
+  run("convert_normed act_f16_rows of 4096", k.convert_normed[i], ConvertNormedArgs{norm, to.data()}, double(n) * 6);
+  run("add of 4096", k.add, AddArgs{gate.data(), out.data(), std::int64_t(n)}, double(n) * 12);
+  run("gated of 11520", k.gated, GatedArgs{gate.data(), up.data(), out.data(), std::int64_t(n_hidden), Activation::silu},
+      double(n_hidden) * 12);
+  run("convert act_f16_rows of 11520", k.convert[i], QuantizeArgs{gate.data(), to.data(), n_tokens, hidden}, double(n_hidden) * 6);
+  run("convert_gated act_f16_rows of 11520", k.convert_gated[i],
+      ConvertGatedArgs{gate.data(), up.data(), to.data(), n_tokens, hidden, Activation::silu}, double(n_hidden) * 10);
 }
 
 /// The same layer, its experts coming in windows: slots are grouped once, then window after window is computed and added to the rows, in
@@ -376,6 +374,7 @@ void run(Choice const& choice) {
     for (DType const type : types) {
       for (std::size_t const mib : {1, 4, 16, 64, 256}) bench_few(b, type, 1, mib << 20);
       for (std::int32_t const n : {2, 3, 4, 8, 16}) bench_few(b, type, n, std::size_t{64} << 20);
+      for (std::int32_t const dim : {5120, 11520, 14336}) bench_few(b, type, 1, std::size_t{90} << 20, dim);
       bench_few(b, type, 16, std::size_t{8} << 20);
       bench_few(b, type, 16, std::size_t{64} << 20, 14336);  // longer than shared memory has room for
     }
@@ -391,8 +390,10 @@ void run(Choice const& choice) {
       if (type == DType::f32) bench_many(b, type, 1024, 128, 2048);
       for (std::int32_t const n : {32, 128, 512, 2048}) bench_many(b, type, n, 4096, 4096);
       bench_many(b, type, 1024, 14336, 4096);
+      if (block_elems(type) == 1) bench_many(b, type, 2048, 1280, 3420);  // rows that are no whole 16 bytes
     }
   }
+  if (choice.wants("between")) bench_between(b);
   if (choice.wants("attention")) {
     for (DType const type : {DType::f16, DType::q8_0}) {
       for (std::int32_t const context : {256, 1024, 4096, 16384, 65536}) bench_attention(b, type, 1, context, 32, 4, 128);
@@ -402,6 +403,8 @@ void run(Choice const& choice) {
     bench_attention(b, DType::f16, 2048, 16384, 32, 32, 64);
     bench_attention(b, DType::f16, 2048, 16384, 16, 4, 256);
   }
+  if (choice.wants("image")) bench_image(b);
+  if (choice.wants("encoder")) bench_encoder(b);
   if (choice.wants("link")) {
     for (DType const type : {DType::f16, DType::q8_0}) {
       for (std::int32_t const context : {256, 1024, 4096, 16384}) {
@@ -418,7 +421,7 @@ void run(Choice const& choice) {
 int main(int argc, char** argv) {
   Choice choice;
   CLI::App app("CUDA kernels beside what the device was measured to do");
-  app.add_option("--op", choice.ops, "small, few, experts, many, attention, link; default: all");
+  app.add_option("--op", choice.ops, "small, few, experts, many, between, attention, image, encoder, link; default: all");
   app.add_option("--type", choice.types, "weight formats, as in q4_0; default: all");
   app.add_option("--json", choice.json, "write one line per figure to this file");
   CLI11_PARSE(app, argc, argv);

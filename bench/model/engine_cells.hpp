@@ -65,6 +65,24 @@ class EngineCells {
                                                                options_.kv_type, engine_.model().config());
   }
 
+  static tiered::EngineOptions engine_options(EngineJob const& job) {
+    tiered::EngineOptions o;
+    o.vram_bytes = std::size_t(job.question.vram_bytes);
+    o.n_threads = job.question.threads;
+    o.max_context = job.max_context;
+    o.kv_type = kv_type_of(job.question.kv_type);
+    o.link_bytes_per_s = job.question.held_link_bytes_per_s;
+    o.read_ahead = job.reads_ahead;
+    if (!job.looks_ahead) o.look_ahead = tiered::LookAhead::never;
+    o.expert_prior = false;  // a cell says the same whatever ran before
+    return o;
+  }
+  static tiered::PolicyValues<P> policy_values() {
+    tiered::PolicyValues<P> values;
+    values.placement = tiered::make_placement("seconds_per_byte");
+    return values;
+  }
+
   tiered::Engine<P>& engine() { return engine_; }
 
   /// `progress(run)` is called before each run.
@@ -89,23 +107,6 @@ class EngineCells {
   }
 
  private:
-  static tiered::EngineOptions engine_options(EngineJob const& job) {
-    tiered::EngineOptions o;
-    o.vram_bytes = std::size_t(job.question.vram_bytes);
-    o.n_threads = job.question.threads;
-    o.max_context = job.max_context;
-    o.kv_type = kv_type_of(job.question.kv_type);
-    o.link_bytes_per_s = job.question.held_link_bytes_per_s;
-    o.read_ahead = job.reads_ahead;
-    if (!job.looks_ahead) o.look_ahead = tiered::LookAhead::never;
-    o.expert_prior = false;  // a cell says the same whatever ran before
-    return o;
-  }
-  static tiered::PolicyValues<P> policy_values() {
-    tiered::PolicyValues<P> values;
-    values.placement = tiered::make_placement("seconds_per_byte");
-    return values;
-  }
   std::vector<tiered::LayerState> states_as_kept() const {
     tiered::ShardTable const table = engine_.model().table();
     std::vector<tiered::LayerState> states(table.states.begin(), table.states.end());
@@ -221,6 +222,7 @@ struct SimSweepPolicies : tiered::SimPolicies {
 
 /// Of a device that counts what is taken of it.
 struct CountedPeak {
+  void watch() {}
   void stop() {}
   template <class Engine>
   std::uint64_t bytes(Engine& engine) const {
@@ -259,13 +261,18 @@ void answer(EngineJob const& job, MeasuredMachine const& machine, Lines const& l
 }
 
 /// Errors  over_budget where this machine has less memory than the budget, as a device of its own would be missed.
-inline void answer_simulated(EngineJob const& job, MeasuredMachine const& machine, Lines const& lines) {
+inline void check_simulated_budget(std::uint64_t vram_bytes) {
   std::optional<std::uint64_t> const available = tiered::available_host_bytes();
-  if (available && job.question.vram_bytes > *available) {
+  if (available && vram_bytes > *available) {
     throw tiered::Error(tiered::Errc::over_budget,
-                        tiered::concat("a simulated device of ", tiered::format_bytes(job.question.vram_bytes), " on a machine with ",
+                        tiered::concat("a simulated device of ", tiered::format_bytes(vram_bytes), " on a machine with ",
                                        tiered::format_bytes(*available), " of memory available"));
   }
+}
+
+/// Errors  as check_simulated_budget().
+inline void answer_simulated(EngineJob const& job, MeasuredMachine const& machine, Lines const& lines) {
+  check_simulated_budget(job.question.vram_bytes);
   CountedPeak peak;
   answer<SimSweepPolicies>(job, machine, lines, peak);
 }
@@ -280,11 +287,17 @@ class LedgerPeak {
  public:
   LedgerPeak() {
     // Without NVML the figure is the runtime's, which would make a context of its own.
-    if (ledger_->source() != tiered::VramSource::free_memory) thread_.emplace(Figure{ledger_});
+    if (ledger_->source() != tiered::VramSource::free_memory) watch();
+  }
+  /// From now on, and forgets what was before.
+  void watch() {
+    thread_.reset();
+    thread_.emplace(Figure{ledger_});
   }
   void stop() {
     if (thread_) thread_->stop();
   }
+  /// The most since watch(), this moment included.
   template <class Engine>
   std::uint64_t bytes(Engine&) {
     return thread_ ? thread_->peak() : Figure{ledger_}();

@@ -16,6 +16,7 @@
 #include "bounds.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
+#include "vision_cell.hpp"
 
 namespace bench {
 
@@ -101,7 +102,7 @@ void each_common_field(C& c, Visit& visit) {
 }
 
 template <class C, class Visit>
-requires requires(C& c) { c.ttft_bound_s; }
+requires requires(C& c) { c.first_token_s; }
 void each_field(C& c, Visit visit) {
   each_common_field(c, visit);
   visit("routing", c.routing);
@@ -165,6 +166,14 @@ inline nlohmann::json to_json(PeerCell const& c) {
   j["ttft_s"] = c.ttft_s();
   return j;
 }
+inline nlohmann::json to_json(VisionCell const& c) {
+  nlohmann::json j{{"kind", "vision"}, {"version", results_version}, {"rates", rates_to_json(c.rates)}};
+  each_field(c, [&](char const* key, auto const& value) { j[key] = value; });
+  j["vram_over_budget_bytes"] = c.over_budget_bytes();
+  j["share_of_ttft_bound"] = c.share_of_ttft_bound();
+  j["share_of_decode_bound"] = c.share_of_decode_bound();
+  return j;
+}
 
 namespace detail {
 /// Keys that are missing leave what there is: files of older programs can be read.
@@ -179,6 +188,11 @@ C from_json(nlohmann::json const& j) {
 }  // namespace detail
 inline Cell cell_from_json(nlohmann::json const& j) {
   Cell c = detail::from_json<Cell>(j);
+  if (j.contains("rates")) c.rates = rates_from_json(j.at("rates"));
+  return c;
+}
+inline VisionCell vision_from_json(nlohmann::json const& j) {
+  VisionCell c = detail::from_json<VisionCell>(j);
   if (j.contains("rates")) c.rates = rates_from_json(j.at("rates"));
   return c;
 }
@@ -220,9 +234,11 @@ class Results {
     std::string const kind = j.at("kind");
     if (kind == "cell") replace(cells_, cell_from_json(j));
     if (kind == "peer") replace(peers_, peer_from_json(j));
+    if (kind == "vision") replace(visions_, vision_from_json(j));
   }
   std::vector<Cell> const& cells() const { return cells_; }
   std::vector<PeerCell> const& peers() const { return peers_; }
+  std::vector<VisionCell> const& visions() const { return visions_; }
   /// What of the file is not used, and why; empty: nothing.
   std::string const& note() const { return note_; }
   /// Answers only: what failed may be asked again.
@@ -244,9 +260,11 @@ class Results {
   }
   std::vector<Cell> const& list(Cell const&) const { return cells_; }
   std::vector<PeerCell> const& list(PeerCell const&) const { return peers_; }
+  std::vector<VisionCell> const& list(VisionCell const&) const { return visions_; }
 
   std::vector<Cell> cells_;
   std::vector<PeerCell> peers_;
+  std::vector<VisionCell> visions_;
   std::string note_;
 };
 

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -20,6 +19,7 @@
 
 #include "child.hpp"
 #include "engine_cells.hpp"
+#include "machine_child.hpp"
 #include "peer.hpp"
 #include "peer_cell.hpp"
 #include "results.hpp"
@@ -40,12 +40,6 @@ struct SweepOptions {
   double link_bytes_per_s = 0;  ///< see EngineOptions
   double flops = 0;             ///< that prompts are thought to reach; 0: half of what a matrix product does
 };
-
-inline std::uint64_t file_bytes(std::string const& path) {
-  struct ::stat status {};
-  return ::stat(path.c_str(), &status) == 0 ? std::uint64_t(status.st_size) : 0;
-}
-inline std::string file_name(std::string const& path) { return path.substr(path.find_last_of('/') + 1); }
 
 class Sweep {
  public:
@@ -173,33 +167,11 @@ class Sweep {
 #endif
   }
 
-  /// Without rates there are no bounds, but figures all the same.
   MeasuredMachine measure_machine(std::string const& path) {
     show_progress("measuring the machine's rates");
-    MeasuredMachine m;
-    std::string const error = in_child(
-        [&](Lines const& lines) {
-          auto const model = tiered::make_model(tiered::GgufFile::open(path));
-          MeasuredMachine const found = rates_on_device(model->table());
-          lines({{"kind", "rates"}, {"machine", found.name}, {"rates", rates_to_json(found.rates)}});
-        },
-        [&](nlohmann::json const& j) {
-          m = {j.at("machine"), rates_from_json(j.at("rates"))};
-        });
-    if (o_.link_bytes_per_s > 0) {
-      for (double* const rate : {&m.rates.link, &m.rates.link_beside_cpu}) *rate = std::min(*rate, o_.link_bytes_per_s);
-    }
+    MeasuredMachine const m = measure_in_child({path, n_threads_, o_.simulated, o_.flops, o_.link_bytes_per_s});
     show_progress("");
-    if (!error.empty()) fmt::print(stderr, "tiered-bench: no rates, and so no bounds: {}\n", error);
     print_rates(m);
-    return m;
-  }
-  MeasuredMachine rates_on_device(tiered::ShardTable const& table) const {
-#if TIERED_HAS_CUDA
-    if (!o_.simulated) return measure_gpu_machine(table, n_threads_, o_.flops);
-#endif
-    MeasuredMachine m = measure_host(table, n_threads_, o_.simulated);
-    m.rates.flops = o_.flops;
     return m;
   }
 

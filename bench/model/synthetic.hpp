@@ -23,7 +23,9 @@
 #include "random_weights.hpp"
 #include "synthetic_models.hpp"
 #include "tiered/core/units.hpp"
+#include "tiered/io/chat_template.hpp"
 #include "tiered/io/gguf_writer.hpp"
+#include "tiered/io/utf8.hpp"
 
 namespace bench {
 namespace detail {
@@ -87,6 +89,31 @@ class Metadata {
   std::uint64_t n_ = 0;
 };
 
+/// A vocabulary of bytes and of a conversation's marks, so that tiered-run takes the file: what a vision-language model is tried with.
+template <class Writer>
+void set_vocabulary(Writer& out) {
+  std::vector<std::string> tokens;
+  std::vector<std::int32_t> types;
+  char32_t next = 256;  // GPT-2's letters for bytes that cannot be seen
+  for (char32_t byte = 0; byte < 256; ++byte) {
+    bool const visible = (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad);
+    tokens.emplace_back();
+    tiered::append_utf8(tokens.back(), visible ? byte : next++);
+    types.push_back(1);
+  }
+  for (char const* const mark :
+       {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"}) {
+    tokens.emplace_back(mark);
+    types.push_back(3);
+  }
+  out.set("tokenizer.ggml.model", std::string("gpt2"));
+  out.set("tokenizer.ggml.pre", std::string("qwen2"));
+  out.set("tokenizer.ggml.tokens", tokens);
+  out.set("tokenizer.ggml.token_type", types);
+  out.set("tokenizer.ggml.eos_token_id", std::uint32_t{258});
+  out.set("tokenizer.chat_template", std::string(tiered::builtin_chat_template("chatml")));
+}
+
 inline Metadata metadata_of(SyntheticModel const& m, Routing routing) {
   Metadata out;
   std::string const arch(m.architecture), prefix = arch + '.';
@@ -114,7 +141,10 @@ inline Metadata metadata_of(SyntheticModel const& m, Routing routing) {
     number("expert_used_count", m.n_experts_used);
     number("expert_feed_forward_length", m.expert_dim);
   }
-  out.set("tokenizer.ggml.model", std::string("none"));
+  if (m.rope_sections[0] > 0)
+    set_vocabulary(out);
+  else
+    out.set("tokenizer.ggml.model", std::string("none"));
   return out;
 }
 

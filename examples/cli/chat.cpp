@@ -26,8 +26,9 @@ constexpr char const* commands_help = R"(  /help         this
   /stats        times, speed and memory of the last answer
   /save FILE    keep the conversation: its state in FILE, its messages in FILE.json
   /load FILE    go on with one that was kept
+  /image FILE   an image that comes with the next message; so does a video with /video PATH
   /quit         end; so does Ctrl-D, or Ctrl-C where nothing is typed
-  A line that ends with \ goes on in the next one; pasted lines belong together. Ctrl-C stops an answer.
+  A line that ends with \ goes on in the next one; pasted lines belong together. Ctrl-C stops an answer, or the reading of a video.
   A message that begins with / is written with a blank before it.
 )";
 
@@ -41,7 +42,7 @@ LineEditor::Options editor_options(ChatOptions const& o) {
 }  // namespace
 
 Chat::Chat(Parts parts) : parts_(std::move(parts)), editor_(editor_options(parts_.options->chat)), at_terminal_(isatty(STDIN_FILENO) != 0) {
-  if (auto const& system = parts_.options->chat.system_prompt; system && !system->empty()) messages_.push_back({"system", *system});
+  if (auto const& system = parts_.options->chat.system_prompt; system && !system->empty()) messages_.push_back({{"system", *system}});
 }
 
 /// Lines up to one that ends the message: see console.cpp of llama.cpp for what \ and / mean in either mode.
@@ -94,56 +95,87 @@ ExitCode Chat::code_of_turn() const {
 }
 
 Chat::Next Chat::say(std::string const& message) {
-  messages_.push_back({"user", message});
-  if (!answer()) messages_.pop_back();
+  std::vector<Message> before = messages_;
+  std::size_t const n_media = attached_.size();
+  messages_.push_back(user_message(message, std::exchange(attached_, {})));
+  if (!answer(std::move(before))) {  // what came with it goes, too: it may be what could not be used
+    std::string const more = n_media == 0   ? ""
+                             : n_media == 1 ? ", and the image or video that came with it"
+                                            : concat(", and the ", n_media, " images and videos that came with it");
+    tell(concat("(the message is forgotten", more, ")\n"));
+  }
   return parts_.options->chat.single_turn ? Next::end : Next::go_on;
 }
 
-/// Whether the last message got an answer, be it a part of one. Errors that leave the conversation as it was are told at a terminal.
-bool Chat::answer() {
+/// Whether the last message got an answer, be it a part of one; it stands behind the message then. Else the conversation is `before` again,
+/// whatever went wrong: what is kept of it must be of use to the next run. Errors are told at a terminal.
+bool Chat::answer(std::vector<Message> before) {
   turn_ = {};
   has_turn_ = false;
-  auto const answered = [&] { return !turn_.tokens.empty() || turn_.end == tiered::EndReason::eos; };
+  auto const settle = [&] {
+    bool const answered = !turn_.tokens.empty() || turn_.end == tiered::EndReason::eos;
+    if (answered)
+      messages_.push_back({{"assistant", turn_.text}});
+    else
+      messages_ = std::move(before);
+    return answered;
+  };
   try {
-    std::vector<std::int32_t> tokens = encode_text(*parts_.tokenizer, parts_.format->render(messages_));
-    std::int32_t const context = parts_.runner->max_context();
-    if (tokens.size() + 1 > std::size_t(context) && !(parts_.options->context_shift && forget_oldest(tokens))) {
-      throw tiered::Error(tiered::Errc::over_budget,
-                          concat("the conversation has ", tokens.size(), " tokens, the context ", context,
-                                 ": nothing was cut; /clear begins a new one, -c ", tokens.size() + 1, " or more would take it"));
-    }
-    write_answer(tokens);
+    tiered::MediaPrompt prompt = prompt_of(messages_);
+    fit(prompt);
+    write_answer(prompt);
   } catch (OutputError const&) {
+    settle();
     throw;
   } catch (tiered::Error const& error) {
+    bool const answered = settle();
     if (!at_terminal_ || parts_.options->chat.single_turn) throw;
     tell(concat("tiered-run: error: ", error.what(), '\n'));
+    return answered;
+  } catch (...) {  // no memory, or a mistake that the last lines of main() tell
+    settle();
+    throw;
   }
-  if (answered()) messages_.push_back({"assistant", turn_.text});
-  return answered();
+  return settle();
+}
+
+/// Errors  Errc::over_budget where the conversation does not fit the context, and nothing may be forgotten.
+void Chat::fit(tiered::MediaPrompt& prompt) {
+  std::size_t const n = prompt.tokens.size();
+  std::int32_t const context = parts_.runner->max_context();
+  if (n + 1 <= std::size_t(context) || (parts_.options->context_shift && forget_oldest(prompt))) return;
+  throw tiered::Error(tiered::Errc::over_budget,
+                      concat("the conversation has ", n, " tokens", of_media(prompt), ", the context ", context,
+                             ": nothing was cut; /clear begins a new one, -c ", n + 1, " or more would take it"));
+}
+
+tiered::MediaPrompt Chat::prompt_of(std::vector<Message> const& messages) const {
+  std::vector<tiered::Media> media = media_of(messages);
+  std::string const text = parts_.pictures->written(parts_.format->render(chat_of(messages)), media, true);
+  return parts_.pictures->prompt(encode_text(*parts_.tokenizer, text), std::move(media));
 }
 
 /// Drops the oldest turns, an answer with its message, until the rest fits; the system message and the last message stay.
-/// Returns  whether it does; else all is as it was. `tokens` are those of the conversation, before and after.
-bool Chat::forget_oldest(std::vector<std::int32_t>& tokens) {
-  std::vector<tiered::ChatMessage> kept = messages_;
-  std::size_t const begin = kept.front().role == "system" ? 1 : 0;
-  std::vector<std::int32_t> fitting = tokens;
-  while (fitting.size() + 1 > std::size_t(parts_.runner->max_context())) {
+/// Returns  whether it does; else all is as it was. `prompt` is that of the conversation, before and after.
+bool Chat::forget_oldest(tiered::MediaPrompt& prompt) {
+  std::vector<Message> kept = messages_;
+  std::size_t const begin = kept.front().chat.role == "system" ? 1 : 0;
+  tiered::MediaPrompt fitting = prompt;
+  while (fitting.tokens.size() + 1 > std::size_t(parts_.runner->max_context())) {
     std::size_t end = begin + 1;
-    while (end < kept.size() && kept[end].role != "user") ++end;
+    while (end < kept.size() && kept[end].chat.role != "user") ++end;
     if (end >= kept.size()) return false;
     kept.erase(kept.begin() + std::ptrdiff_t(begin), kept.begin() + std::ptrdiff_t(end));
-    fitting = encode_text(*parts_.tokenizer, parts_.format->render(kept));
+    fitting = prompt_of(kept);
   }
   tell(concat("tiered-run: note: the context was full: the oldest ", messages_.size() - kept.size(),
               " messages were forgotten, as --context-shift says\n"));
   messages_ = std::move(kept);
-  tokens = std::move(fitting);
+  prompt = std::move(fitting);
   return true;
 }
 
-void Chat::write_answer(std::vector<std::int32_t> const& tokens) {
+void Chat::write_answer(tiered::MediaPrompt const& prompt) {
   has_turn_ = true;
   struct EndOfLine {
     TextOutput& out;
@@ -157,11 +189,11 @@ void Chat::write_answer(std::vector<std::int32_t> const& tokens) {
   {
     EndOfLine const end{out_};
     generate(
-        *parts_.runner, tokens, *parts_.options, turn_, [&](std::string_view text) { out_.write(text); }, parts_.after_prompt);
+        *parts_.runner, prompt, *parts_.options, turn_, [&](std::string_view text) { out_.write(text); }, parts_.after_prompt);
   }
   // A Ctrl-C that came as the answer ended was meant for the answer, too.
   if (Interrupt::take() && turn_.end == tiered::EndReason::cancelled)
-    tell(turn_.tokens.empty() ? "(stopped before the answer began; the message is forgotten)\n" : "(stopped)\n");
+    tell(turn_.tokens.empty() ? "(stopped before the answer began)\n" : "(stopped)\n");
   if (turn_.end == tiered::EndReason::context_full)
     tell(concat("tiered-run: stopped: ", why_it_ended(turn_, *parts_.options, parts_.runner->max_context()), '\n'));
   if (parts_.options->stats) tell(parts_.statistics(turn_));
@@ -172,7 +204,7 @@ Chat::Next Chat::command(std::string const& line) {
   std::string const name = line.substr(0, end);
   std::size_t const begin = end == line.npos ? line.npos : line.find_first_not_of(" \t\n", end);
   std::string const argument = begin == line.npos ? std::string() : line.substr(begin, line.find_last_not_of(" \t\n") + 1 - begin);
-  bool const wants_file = name == "/save" || name == "/load";
+  bool const wants_file = name == "/save" || name == "/load" || name == "/image" || name == "/video";
   try {
     if (name == "/quit" || name == "/exit") return Next::end;
     if (wants_file && argument.empty())
@@ -187,6 +219,8 @@ Chat::Next Chat::command(std::string const& line) {
       set_system(argument);
     else if (name == "/stats")
       tell(has_turn_ ? parts_.statistics(turn_) : "there was no answer yet\n");
+    else if (name == "/image" || name == "/video")
+      attach(argument, name == "/video");
     else if (name == "/save")
       save(argument);
     else if (name == "/load")
@@ -195,30 +229,45 @@ Chat::Next Chat::command(std::string const& line) {
       tell(concat("there is no ", name, ": /help lists what there is; a message that begins with / is written with a blank before it\n"));
   } catch (OutputError const&) {
     throw;
-  } catch (tiered::Error const& error) {
+  } catch (UsageError const& error) {
     if (!at_terminal_) throw;
-    tell(concat("tiered-run: error: ", error.what(), '\n'));
+    tell(concat("tiered-run: error: ", error.message, '\n'));
+  } catch (tiered::Error const& error) {
+    bool const stopped = error.code() == tiered::Errc::cancelled;
+    if (!at_terminal_ && !stopped) throw;
+    tell(stopped ? "(stopped)\n" : concat("tiered-run: error: ", error.what(), '\n'));
+    if (stopped) Interrupt::take();
   }
+  if (Interrupt::take()) tell("(that was done before it could be stopped)\n");  // a Ctrl-C that came meanwhile was not for the program
   return Next::go_on;
 }
 
 void Chat::begin_anew() {
-  bool const has_system = !messages_.empty() && messages_.front().role == "system";
+  bool const has_system = !messages_.empty() && messages_.front().chat.role == "system";
   messages_.resize(has_system ? 1 : 0);
+  attached_.clear();
   tell("a new conversation\n");
 }
 
 void Chat::regenerate() {
-  if (messages_.empty() || messages_.back().role != "assistant") return tell("there is no answer to replace\n");
-  tiered::ChatMessage const old = std::move(messages_.back());
+  if (messages_.empty() || messages_.back().chat.role != "assistant") return tell("there is no answer to replace\n");
+  std::vector<Message> before = messages_;
   messages_.pop_back();
-  if (!answer()) messages_.push_back(old);
+  answer(std::move(before));
 }
 
 void Chat::set_system(std::string const& text) {
   messages_.clear();
-  if (!text.empty()) messages_.push_back({"system", text});
+  attached_.clear();
+  if (!text.empty()) messages_.push_back({{"system", text}});
   tell(text.empty() ? "a new conversation, without a system message\n" : "a new conversation\n");
+}
+
+void Chat::attach(std::string const& file, bool is_video) {
+  Picture picture = is_video ? parts_.pictures->video(file) : parts_.pictures->image(file);
+  if (Interrupt::requested()) throw tiered::Error(tiered::Errc::cancelled, "stopped");  // what does not look at the flag is short
+  attached_.push_back(std::move(picture));
+  tell(concat(attached_.size() == 1 ? "it comes" : concat(attached_.size(), " of them come"), " with the next message\n"));
 }
 
 void Chat::save(std::string const& file) {
@@ -232,7 +281,7 @@ void Chat::save(std::string const& file) {
 
 void Chat::load(std::string const& file) {
   for (std::string const& part : {file, messages_file(file)}) check_regular(part);
-  std::vector<tiered::ChatMessage> loaded = load_messages(messages_file(file));
+  std::vector<Message> loaded = load_messages(messages_file(file), *parts_.pictures);
   parts_.runner->load(file);
   messages_ = std::move(loaded);
   tell(concat("going on with ", messages_.size(), " messages, ", parts_.runner->conversation().length(), " tokens\n"));

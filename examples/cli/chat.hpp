@@ -6,10 +6,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "line_editor.hpp"
 #include "options.hpp"
+#include "pictures.hpp"
 #include "prompt.hpp"
 #include "runner.hpp"
 #include "terminal.hpp"
@@ -20,9 +22,11 @@
 namespace app {
 
 /// Messages as a file: JSON, readable by its owner alone, replaced at once.
-/// Errors  of the system, Errc::io or not_found with its reason; bad_file for what save_messages() did not write.
-void save_messages(std::vector<tiered::ChatMessage> const& messages, std::string const& file);
-std::vector<tiered::ChatMessage> load_messages(std::string const& file);
+/// Media by the names of their files.
+/// Errors  of the system, Errc::io or not_found with its reason; bad_file for what save_messages() did not write; UsageError for media
+///         without --mmproj.
+void save_messages(std::vector<Message> const& messages, std::string const& file);
+std::vector<Message> load_messages(std::string const& file, Pictures const& pictures);
 /// Where the messages of a session file are: beside it.
 inline std::string messages_file(std::string const& session) { return session + ".json"; }
 
@@ -33,6 +37,7 @@ class Chat {
     Runner* runner = nullptr;
     tiered::Tokenizer const* tokenizer = nullptr;
     ChatFormat const* format = nullptr;
+    Pictures* pictures = nullptr;
     Options const* options = nullptr;
     std::function<std::string(Turn const&)> statistics;  ///< of the last turn
     std::function<void()> after_prompt;                  ///< see generate()
@@ -43,7 +48,9 @@ class Chat {
   /// Errors  OutputError; where nobody sits at a terminal, those of a turn, too.
   ExitCode run(std::optional<std::string> const& first);
 
-  std::vector<tiered::ChatMessage>& messages() { return messages_; }
+  std::vector<Message>& messages() { return messages_; }
+  /// They come with the next message.
+  void attach(std::vector<Picture> pictures) { attached_ = std::move(pictures); }
 
  private:
   enum class Next { go_on, end };
@@ -56,15 +63,19 @@ class Chat {
   void save(std::string const& file);
   void load(std::string const& file);
   void set_system(std::string const& text);
-  bool answer();
-  bool forget_oldest(std::vector<std::int32_t>& tokens);
+  void attach(std::string const& file, bool is_video);
+  tiered::MediaPrompt prompt_of(std::vector<Message> const& messages) const;
+  bool answer(std::vector<Message> before);
+  void fit(tiered::MediaPrompt& prompt);
+  bool forget_oldest(tiered::MediaPrompt& prompt);
   ExitCode code_of_turn() const;
-  void write_answer(std::vector<std::int32_t> const& tokens);
+  void write_answer(tiered::MediaPrompt const& prompt);
 
   Parts parts_;
   LineEditor editor_;
   TextOutput out_;
-  std::vector<tiered::ChatMessage> messages_;
+  std::vector<Message> messages_;
+  std::vector<Picture> attached_;  // to what is said next
   Turn turn_;
   bool has_turn_ = false, at_terminal_ = false;
 };

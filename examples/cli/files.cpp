@@ -86,6 +86,9 @@ void check_trace(Options const& o) {
   for (std::optional<std::string> const& file : {o.prompt_file, o.binary_file}) {
     if (file) expect_another(*file, "the prompt file");
   }
+  expect_another(o.pictures.projector, "the projector");
+  for (std::string const& image : o.pictures.images) expect_another(image, "an image");
+  for (std::string const& video : o.pictures.videos) expect_another(video, "a video");
   if (o.chat.system_file) expect_another(*o.chat.system_file, "the system prompt file");
   if (o.chat.template_file) expect_another(*o.chat.template_file, "the template file");
   if (!o.session.file.empty()) {

@@ -11,6 +11,8 @@ EXAMPLES
       everything on the CPU; the text goes to stdout, all else to stderr
   tiered-run -m model.gguf --chat -p "What is gravity?" --temp 0
       one question to an instruction-tuned model, always the same answer
+  tiered-run -m model.gguf --mmproj mmproj.gguf --image photo.jpg -p "What is this?" --vram 2G
+      a question about an image, to a vision-language model
   tiered-run -m model.gguf --vram 2G --plan
       what would be done within 2 GiB; reads no weights, takes a moment
   tiered-run -m model.gguf --vram 2G --stats -f prompt.txt > answer.txt
@@ -22,6 +24,14 @@ CONVERSATIONS
   A line is a message; one that ends with a backslash goes on in the next, and so does what is pasted. /help lists the commands.
   Ctrl-C stops an answer, which stays in the conversation as far as it came; at an empty prompt it ends the program, as Ctrl-D does.
   What was typed is kept in ~/.local/state/tiered/history.
+
+IMAGES AND VIDEOS
+  Qwen2-VL, Qwen2.5-VL, Qwen3-VL and their like, with the projector that belongs to the model. -p is a question then;
+  with -no-cnv it is a text, in which <|vision_start|><|image_pad|><|vision_end|> stands for each image, or they come
+  before it. In a conversation /image FILE attaches one to the next message, as --image does to the first; such marks in
+  a message are words. Images are shown to the model at their own size, within --image-min-tokens and
+  --image-max-tokens; what was encoded once is kept. A folder's images are frames of a video, taken --video-fps a
+  second.
 
 STATE BETWEEN RUNS
   --session FILE goes on: a prompt comes behind the text that FILE has, unless it begins with that text. --prompt-cache FILE, as in

@@ -1,13 +1,9 @@
-#include <cerrno>
+#include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -15,54 +11,85 @@
 #include "prompt.hpp"
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
+#include "tiered/io/detail/new_file.hpp"
 #include "tiered/io/utf8.hpp"
 
 namespace app {
 
 using tiered::concat;
 
-void save_messages(std::vector<tiered::ChatMessage> const& messages, std::string const& file) {
-  nlohmann::json list = nlohmann::json::array();
-  for (tiered::ChatMessage const& message : messages) {
-    list.push_back({{"role", message.role}, {"content", message.content}});
-    if (tiered::valid_utf8_bytes(message.content, 0) < message.content.size())  // JSON cannot hold it
-      list.back()["bytes"] = std::vector<std::uint8_t>(message.content.begin(), message.content.end());
-  }
-  std::string const text =
-      nlohmann::json{{"messages", std::move(list)}}.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
-  std::string path = file + ".XXXXXX";
-  int const descriptor = ::mkstemp(path.data());  // 0600
-  auto const fail = [&](int reason) {
-    if (descriptor >= 0) ::unlink(path.c_str());
-    throw tiered::Error(tiered::Errc::io, concat(file, ": cannot be written: ", std::strerror(reason)));
-  };
-  if (descriptor < 0) fail(errno);
-  std::FILE* const out = ::fdopen(descriptor, "w");
-  if (out == nullptr) {
-    int const reason = errno;
-    ::close(descriptor);
-    fail(reason);
-  }
-  // On the disk before it takes the place of the old one.
-  bool const written = std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0 && ::fsync(descriptor) == 0;
-  int const reason = errno;
-  if (std::fclose(out) != 0 || !written) fail(written ? errno : reason);
-  if (std::rename(path.c_str(), file.c_str()) != 0) fail(errno);
+namespace {
+
+/// Words under "content" or "text", and as "bytes" too where they are no UTF-8, which JSON cannot hold.
+void put_words(nlohmann::json& to, char const* key, std::string const& words) {
+  to[key] = words;
+  if (tiered::valid_utf8_bytes(words, 0) < words.size()) to["bytes"] = std::vector<std::uint8_t>(words.begin(), words.end());
+}
+std::string words_of(nlohmann::json const& from, char const* key) {
+  auto const bytes = from.find("bytes");
+  if (bytes == from.end()) return from.at(key).get<std::string>();
+  auto const values = bytes->get<std::vector<std::uint8_t>>();
+  return {values.begin(), values.end()};
 }
 
-std::vector<tiered::ChatMessage> load_messages(std::string const& file) {
+nlohmann::json to_json(Message const& message) {
+  nlohmann::json out = {{"role", message.chat.role}};
+  if (message.chat.parts.empty()) {
+    put_words(out, "content", message.chat.content);
+    return out;
+  }
+  auto picture = message.pictures.begin();
+  for (tiered::ChatPart const& part : message.chat.parts) {
+    nlohmann::json one = {{"type", "text"}};
+    if (part.kind == tiered::ChatPart::Kind::text)
+      put_words(one, "text", part.text);
+    else
+      one = Pictures::to_json(*picture++);
+    out["content"].push_back(std::move(one));
+  }
+  return out;
+}
+
+Message from_json(nlohmann::json const& json, Pictures const& pictures) {
+  Message out{{json.at("role").get<std::string>(), {}}};
+  nlohmann::json const& content = json.at("content");
+  if (!content.is_array()) {
+    out.chat.content = words_of(json, "content");
+    return out;
+  }
+  for (nlohmann::json const& one : content) {
+    std::string const type = one.at("type").get<std::string>();
+    if (type == "text") {
+      out.chat.parts.push_back({tiered::ChatPart::Kind::text, words_of(one, "text")});
+      continue;
+    }
+    out.pictures.push_back(pictures.from_json(one));
+    out.chat.parts.push_back({type == "video" ? tiered::ChatPart::Kind::video : tiered::ChatPart::Kind::image, {}});
+  }
+  return out;
+}
+
+}  // namespace
+
+void save_messages(std::vector<Message> const& messages, std::string const& file) {
+  nlohmann::json list = nlohmann::json::array();
+  for (Message const& message : messages) list.push_back(to_json(message));
+  std::string const text =
+      nlohmann::json{{"messages", std::move(list)}}.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+  tiered::detail::NewFile out(file);
+  out.write(std::as_bytes(std::span(text)));
+  out.publish();
+}
+
+std::vector<Message> load_messages(std::string const& file, Pictures const& pictures) {
   std::string const text = read_text(file, "messages of a conversation");
   try {
-    std::vector<tiered::ChatMessage> messages;
+    std::vector<Message> messages;
     nlohmann::json const json = nlohmann::json::parse(text);
-    for (auto const& m : json.at("messages")) {
-      messages.push_back({m.at("role").get<std::string>(), m.at("content").get<std::string>()});
-      if (auto const bytes = m.find("bytes"); bytes != m.end()) {
-        auto const values = bytes->get<std::vector<std::uint8_t>>();
-        messages.back().content.assign(values.begin(), values.end());
-      }
-    }
+    for (auto const& m : json.at("messages")) messages.push_back(from_json(m, pictures));
     return messages;
+  } catch (tiered::Error const& error) {  // numbers of a medium that cannot be
+    throw tiered::Error(tiered::Errc::bad_file, concat(file, ": no messages of a conversation: ", error.what()));
   } catch (nlohmann::json::exception const& error) {
     throw tiered::Error(tiered::Errc::bad_file, concat(file, ": no messages of a conversation: ", error.what()));
   }

@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -39,12 +40,11 @@ using Pair = std::pair<std::string_view, std::string_view>;
 
 /// One dash and several letters, which CLI11 would take for several flags; llama.cpp's users know them so.
 constexpr Pair short_names[] = {
-    {"-bf", "--binary-file"},          {"-cnv", "--conversation"},     {"-no-cnv", "--no-conversation"},
-    {"-st", "--single-turn"},          {"-sys", "--system-prompt"},    {"-ub", "--ubatch-size"},
-    {"-sysf", "--system-prompt-file"}, {"-mli", "--multiline-input"},  {"-co", "--color"},
-    {"-tb", "--threads-batch"},        {"-ctk", "--cache-type-k"},     {"-ctv", "--cache-type-v"},
-    {"-fa", "--flash-attn"},           {"--predict", "--n-predict"},   {"--temperature", "--temp"},
-    {"--typical-p", "--typical"},      {"--log-verbose", "--verbose"}, {"--verbose-prompt", "--verbose"},
+    {"-bf", "--binary-file"},     {"-cnv", "--conversation"},     {"-no-cnv", "--no-conversation"},  {"-st", "--single-turn"},
+    {"-sys", "--system-prompt"},  {"-ub", "--ubatch-size"},       {"-sysf", "--system-prompt-file"}, {"-mli", "--multiline-input"},
+    {"-co", "--color"},           {"-tb", "--threads-batch"},     {"-ctk", "--cache-type-k"},        {"-ctv", "--cache-type-v"},
+    {"-mm", "--mmproj"},          {"-fa", "--flash-attn"},        {"--predict", "--n-predict"},      {"--temperature", "--temp"},
+    {"--typical-p", "--typical"}, {"--log-verbose", "--verbose"}, {"--verbose-prompt", "--verbose"},
 };
 
 constexpr std::string_view no_layers = "layers are not counted here: give a budget, as in --vram 2G, and see --plan";
@@ -128,6 +128,7 @@ struct Raw {
   std::vector<std::string> logit_bias;
   bool chat = false, conversation = false, no_conversation = false, cache_read_only = false, cache_all = false, accepted = false;
   std::int32_t batch = 0, micro_batch = 0;
+  std::int64_t video_frames = 0;
 };
 
 void add_what_to_run(CLI::App& app, Options& o) {
@@ -166,6 +167,27 @@ void add_conversation(CLI::App& app, Options& o, Raw& raw) {
   app.add_flag("--multiline-input", o.chat.multiline, "Messages have many lines; one that ends with \\ or / is the last");
   app.add_flag("--simple-io", o.chat.simple_io, "No line editor, no colours, no history");
   app.add_option("--color", raw.color, "on, off or auto (on a terminal)")->type_name("WHEN")->expected(0, 1);
+}
+
+void add_pictures(CLI::App& app, PictureOptions& p, Raw& raw) {
+  app.option_defaults()->group("Images and videos");
+  auto const many = [&app](char const* name, std::vector<std::string>& files, char const* type, char const* help) {
+    return app.add_option(name, files, help)->type_name(type)->allow_extra_args(false);
+  };
+  auto* const projector =
+      app.add_option("--mmproj", p.projector, "The projector of a vision-language model, a GGUF file")->type_name("FILE");
+  many("--image", p.images, "FILE", "An image (JPEG, PNG, WebP, BMP, GIF) that the prompt is about; may be given often")->needs(projector);
+  many("--video", p.videos, "PATH", "A video: a folder of images, or a file where FFmpeg was there; may be given often")->needs(projector);
+  app.add_option("--video-fps", p.video_fps, "Frames taken of each second; those of a folder were taken so often")
+      ->check(number(1e-3, 1e3))
+      ->type_name("X")
+      ->capture_default_str();
+  app.add_option("--video-frames", raw.video_frames, "So many frames of a video instead")->check(number(1, 1 << 20))->type_name("N");
+  for (auto const& [name, value, help] :
+       {std::tuple{"--image-min-tokens", &p.min_tokens, "An image, or two frames, is at least as large"},
+        std::tuple{"--image-max-tokens", &p.max_tokens, "and at most; 0: as the projector's file says"}}) {
+    app.add_option(name, *value, help)->check(number(0, 1 << 20))->type_name("N")->capture_default_str();
+  }
 }
 
 void add_where_to_run(CLI::App& app, Options& o, Raw& raw) {
@@ -349,7 +371,7 @@ void finish_conversation(CLI::App const& app, Options& o, Raw const& raw) {
     o.chat.mode = Mode::raw;
   else if (raw.conversation)
     o.chat.mode = Mode::conversation;
-  else if (raw.chat)
+  else if (raw.chat || !o.pictures.images.empty() || !o.pictures.videos.empty())
     o.chat.mode = o.has_prompt() || !at_terminal || o.json ? Mode::question : Mode::conversation;
   else if (o.has_prompt() || !at_terminal || o.json)
     o.chat.mode = Mode::raw;
@@ -362,6 +384,14 @@ void finish_conversation(CLI::App const& app, Options& o, Raw const& raw) {
   if (o.json && o.chat.mode == Mode::conversation) throw UsageError{"--json is for one answer, not for a conversation: --chat -p TEXT"};
   if (app.count("--color") > 0) o.chat.color = parse_when(raw.color, "--color");
   if (o.chat.simple_io && !o.chat.color) o.chat.color = false;
+}
+
+void finish_pictures(CLI::App const& app, PictureOptions& p, Raw const& raw) {
+  if (app.count("--mmproj") > 0 && p.projector.empty()) throw UsageError{"--mmproj: the value is empty"};
+  if (raw.video_frames > 0) p.video_frames = raw.video_frames;
+  if (p.max_tokens > 0 && p.min_tokens > p.max_tokens) {
+    throw UsageError{concat("--image-min-tokens ", p.min_tokens, " is more than --image-max-tokens ", p.max_tokens)};
+  }
 }
 
 /// What CLI11 does not know: values that depend on each other or have a notation of their own.
@@ -387,6 +417,7 @@ void finish(CLI::App const& app, Options& o, Raw const& raw) {
   o.kv_type = parse_kv_type(raw);
   if (app.count("--flash-attn") > 0 && parse_when(raw.flash_attention, "--flash-attn") == std::optional(false))
     throw UsageError{"-fa off: attention is always computed in one pass here, at no cost"};
+  finish_pictures(app, o.pictures, raw);
   finish_conversation(app, o, raw);
   for (char const* const flag : {"--session", "--prompt-cache", "--trace", "--chat-template", "--chat-template-file"}) {
     if (app.count(flag) > 0 && app.get_option(flag)->as<std::string>().empty()) throw UsageError{concat(flag, ": the value is empty")};
@@ -470,6 +501,7 @@ Options parse_options(int argc, char const* const* argv) {
   app.formatter(std::make_shared<HelpFormatter>());
   app.footer(help_footer);
   add_what_to_run(app, o);
+  add_pictures(app, o.pictures, raw);
   add_conversation(app, o, raw);
   add_where_to_run(app, o, raw);
   add_sampling(app, o.sampling, raw);

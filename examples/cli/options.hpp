@@ -68,8 +68,18 @@ struct SessionOptions {
   bool goes_on = false;    ///< a prompt is put behind the text; else what both begin with is used, the rest replaced
 };
 
+/// Images and videos of the prompt.
+struct PictureOptions {
+  std::string projector;  ///< empty: none, and no media
+  std::vector<std::string> images, videos;
+  double video_fps = 2;
+  std::optional<std::int64_t> video_frames;
+  std::int64_t min_tokens = 0, max_tokens = 0;  ///< of an image, or of a step of a video; 0: as the projector's file says
+};
+
 struct Options {
   std::string model;
+  PictureOptions pictures;
   std::optional<std::string> prompt, prompt_file, binary_file;  ///< none: standard input
   bool escapes = true, display_prompt = true;
   ChatOptions chat;

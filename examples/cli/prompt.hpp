@@ -31,9 +31,16 @@ std::string read_text(std::string const& path, std::string_view what, bool keep_
 /// -p, -f, -bf, or standard input.
 std::string read_prompt(Options const& o);
 
-/// Tokens of a text in which markers such as <|im_end|> are tokens, as with llama.cpp. One bos in front where the vocabulary wants
-/// one, whether the text writes it or not; never an eos behind.
+/// Tokens of a text in which markers such as <|im_end|> are tokens, as with llama.cpp, but for what as_words() made words. One bos in front
+/// where the vocabulary wants one, whether the text writes it or not; never an eos behind.
 std::vector<std::int32_t> encode_text(tiered::Tokenizer const& tokenizer, std::string_view text);
+
+/// What stands for an image or a video in a text.
+std::string mark_of(bool video);
+/// The marks that a message contains as words, for encode_text(): who writes <|image_pad|> to a model gives it no image.
+std::string as_words(std::string text);
+
+inline constexpr char const* template_knows_no_images = ". It may be one that knows no images; --chat-template chatml does";
 
 /// How messages become a text: the model's template, another one, or --in-prefix and --in-suffix.
 class ChatFormat {
@@ -42,11 +49,13 @@ class ChatFormat {
   ///         that no built-in template has.
   ChatFormat(tiered::GgufFile const& gguf, ChatOptions const& options);
 
-  /// The text for the model, up to where its answer begins.
-  /// Errors  of ChatTemplate::render.
+  /// The text for the model, up to where its answer begins. Marks of images and videos stand where messages have them as parts; those in
+  /// their words are as_words(). Errors  of ChatTemplate::render.
   std::string render(std::span<tiered::ChatMessage const> messages) const;
 
  private:
+  std::string render_by_template(std::span<tiered::ChatMessage const> messages) const;
+
   std::optional<tiered::ChatTemplate> template_;
   std::string in_prefix_, in_suffix_;
 };

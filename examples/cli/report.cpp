@@ -125,12 +125,24 @@ std::string bound_text(Bound const& b, Turn const& t) {
                 b.from_cache ? ", which fit the caches)\n" : ")\n");
 }
 
+/// What images and videos cost.
+std::string media_text(Report const& r) {
+  Turn const& t = r.turn;
+  std::string out;
+  if (r.n_media > 0) out += concat("images               ", r.n_media, " decoded and resized in ", fixed(r.media_s, 2), " s\n");
+  if (t.media.n_encoded + t.media.n_cached == 0) return out;
+  out += concat("encoded              ", t.media.n_encoded, " in ", fixed(t.encode_s, 2), " s");
+  if (t.media.n_cached > 0) out += concat("; ", t.media.n_cached, " more had been");
+  return out + concat("; ", t.media.n_vectors, " tokens of the prompt\n");
+}
+
 }  // namespace
 
 std::string to_text(Report const& r, Options const& o) {
   Turn const& t = r.turn;
   std::string out = concat("\nstopped              ", r.stopped, "\nload                 ", fixed(r.load_s, 2), " s\n");
   if (o.device != DeviceKind::none) out += concat("                     ", tiered::to_text(r.load), '\n');
+  out += media_text(r);
   if (t.prefill_s > 0) {
     std::int32_t const n = t.n_prompt - t.n_reused;
     out += concat("prompt               ", n, n == 1 ? " token in " : " tokens in ", fixed(t.prefill_s, 2), " s, ", rate(n, t.prefill_s),
@@ -144,6 +156,10 @@ std::string to_text(Report const& r, Options const& o) {
   if (r.idle.n_layers > 0) {
     out += concat("device idle          ", fixed(r.idle.mean_s() * 1e6, 1), " us in each layer of a token, on the average of ",
                   r.idle.n_layers, '\n');
+  }
+  if (r.encoder_idle.n_layers > 0) {
+    out += concat("                     ", fixed(r.encoder_idle.mean_s() * 1e6, 1), " us in each layer of the encoder, on the average of ",
+                  r.encoder_idle.n_layers, '\n');
   }
   if (r.bound) out += bound_text(*r.bound, t);
   out += device_text(r, o);

@@ -55,12 +55,15 @@ struct Report {
   tiered::ExpertCache::Counters experts;
   tiered::SharedFlowCounters shared;
   tiered::HelpCounters help;
-  tiered::LoadTimes load;           ///< of the engine, a part of load_s
+  tiered::LoadTimes load;  ///< of the engine, a part of load_s
   std::optional<Bound> bound;
+  double media_s = 0;               ///< decoding and resizing images before this turn
+  int n_media = 0;                  ///< how many of them and videos
   std::size_t prior_bytes = 0;      ///< of experts that earlier runs used, brought ahead
   std::optional<double> planned_s;  ///< what the plan says of a token behind `planned_context` positions; nothing: for a made-up machine
   std::int32_t planned_context = 0;
-  tiered::IdleSum idle;  ///< of the device within layers, while decoding; nothing without a trace
+  tiered::IdleSum idle;          ///< of the device within layers, while decoding; nothing without a trace
+  tiered::IdleSum encoder_idle;  ///< likewise of the encoder's
 };
 std::string to_text(Report const& r, Options const& o);
 

@@ -107,6 +107,11 @@ json to_json(Report const& r, Options const& o, tiered::GgufFile const& gguf, ti
         {"vram_bytes", runner.plans().vram_bytes},
         {"tiers", tiers_json(runner.plans())}}},
   };
+  if (r.n_media > 0 || t.media.n_vectors > 0) {
+    out["media"] = {
+        {"read", r.n_media},      {"read_s", r.media_s},        {"encoded", t.media.n_encoded}, {"encoded_before", t.media.n_cached},
+        {"encode_s", t.encode_s}, {"tokens", t.media.n_vectors}};
+  }
   if (!t.stop_string.empty()) out["stop_string"] = t.stop_string;
   if (o.logprobs > 0) out["logprobs"] = logprobs_json(t, tokenizer);
   if (r.planned_s) out["plan"]["decode_s"] = *r.planned_s;

@@ -48,11 +48,12 @@ void also(tiered::FunctionRef<void()> action) {
   }
 }
 
-void check_context(std::size_t n_prompt, std::int32_t context, Options const& o) {
-  std::size_t const needed = n_prompt + (o.n_predict == 0 ? 0 : 1);
+void check_context(tiered::MediaPrompt const& prompt, std::int32_t context, Options const& o) {
+  std::size_t const n_prompt = prompt.tokens.size(), needed = n_prompt + (o.n_predict == 0 ? 0 : 1);
   if (needed <= std::size_t(context)) return;
-  throw tiered::Error(tiered::Errc::over_budget, concat("the prompt has ", n_prompt, " tokens, the context ", context,
-                                                        ": nothing was cut; -c ", needed, " or more would take it"));
+  throw tiered::Error(tiered::Errc::over_budget,
+                      concat("the prompt has ", n_prompt, " tokens", of_media(prompt), ", the context ", context, ": nothing was cut; -c ",
+                             needed, " or more would take it", prompt.spans.empty() ? "" : ", --image-max-tokens makes images smaller"));
 }
 
 }  // namespace
@@ -63,20 +64,25 @@ void Run::load() {
   if (!o_.quiet) say(concat("session ", o_.session.file, ": ", runner_.conversation().length(), " tokens\n\n"));
 }
 
-Report Run::report(Turn const& turn) const {
+Report Run::report(Turn const& turn) {
   Report r;
   tiered::EngineStats const stats = runner_.stats();
   r.load_s = load_s_;
   r.turn = turn;
   r.stopped = why_it_ended(turn, o_, runner_.max_context());
   r.vram_peak_bytes = stats.vram_peak_bytes;
-  r.host_kv_bytes = stats.host_kv_bytes;
+  r.host_kv_bytes = stats.host_kv_held_bytes;
   r.experts = stats.experts;
   r.shared = stats.shared;
   r.help = stats.help;
   r.load = stats.load;
-  if (tiered::BoundedTrace const* const trace = runner_.trace())
-    r.idle = tiered::decode_idle(trace->events(), runner_.table(), trace->steps());
+  if (tiered::BoundedTrace const* const trace = runner_.trace()) {
+    tiered::TraceTables const tables(runner_.table(), runner_.encoder_table());
+    r.idle = tiered::steps_idle(trace->events(), tables, trace->steps(), tiered::TraceStepKind::token);
+    r.encoder_idle = tiered::steps_idle(trace->events(), tables, trace->steps(), tiered::TraceStepKind::media);
+  }
+  r.media_s = pictures_.take_seconds();
+  r.n_media = pictures_.take_number();
   r.prior_bytes = runner_.expert_prior().filled_bytes;
   if (runner_.profile().source != tiered::ProfileSource::simulated && o_.device != DeviceKind::none) {
     r.planned_s = runner_.plans().tiers.front().estimate.seconds;
@@ -88,7 +94,7 @@ Report Run::report(Turn const& turn) const {
 }
 
 /// At the end of a text.
-void Run::tell(Turn const& turn) const {
+void Run::tell(Turn const& turn) {
   if (o_.stats || o_.json) {
     Report const r = report(turn);
     if (o_.stats) say(to_text(r, o_));
@@ -108,7 +114,7 @@ void Run::write_trace() const {
     auto const write = [&](std::string_view text) {
       if (reason == 0 && std::fwrite(text.data(), 1, text.size(), file.get()) != text.size()) reason = errno;
     };
-    tiered::write_trace_json(write, trace->events(), runner_.table(), trace->steps(), trace->n_cut());
+    tiered::write_trace_json(write, trace->events(), {runner_.table(), runner_.encoder_table()}, trace->steps(), trace->n_cut());
     if (std::fclose(file.release()) != 0 && reason == 0) reason = errno;
   }
   if (reason != 0) throw tiered::Error(tiered::Errc::io, concat("trace file ", o_.trace_file, ": ", std::strerror(reason)));
@@ -136,12 +142,17 @@ void Run::keep_text(Turn const& turn) const {
   save_state();
 }
 
+tiered::MediaPrompt Run::stored_prompt() const {
+  return tiered::behind(runner_.conversation().tokens(), runner_.conversation().media(), {});
+}
+
 /// --session: the prompt comes behind the text that is there, unless it begins with that text itself.
-void Run::go_on_with(std::string& shown, std::vector<std::int32_t>& prompt) const {
+tiered::MediaPrompt Run::whole_prompt(std::string& shown, std::vector<std::int32_t> prompt, std::vector<tiered::Media> media) const {
   auto const stored = runner_.conversation().tokens();
-  if (!o_.session.goes_on || stored.empty()) return;
+  if (!o_.session.goes_on || stored.empty()) return pictures_.prompt(std::move(prompt), std::move(media));
   std::string const text = tokenizer_.decode(stored, {.show_special = true});
-  if (tokenizer_.decode(prompt, {.show_special = true}).starts_with(text)) return;
+  tiered::MediaPrompt alone = pictures_.prompt(prompt, media);
+  if (tokenizer_.decode(alone.tokens, {.show_special = true}).starts_with(text)) return alone;
   if (o_.chat.mode == Mode::question) {
     throw UsageError{concat("--session ", o_.session.file,
                             " holds another text, which a question does not go on with: -cnv -st -p TEXT goes on with a conversation")};
@@ -149,28 +160,26 @@ void Run::go_on_with(std::string& shown, std::vector<std::int32_t>& prompt) cons
   if (!o_.quiet) say(concat("the prompt comes behind the ", stored.size(), " tokens of ", o_.session.file, "\n\n"));
   if (prompt.front() == tokenizer_.bos()) prompt.erase(prompt.begin());
   if (o_.display_prompt) shown.insert(0, tokenizer_.decode(stored));
-  prompt.insert(prompt.begin(), stored.begin(), stored.end());
+  tiered::Conversation const& conversation = runner_.conversation();
+  return tiered::behind(stored, conversation.media(),
+                        pictures_.prompt(std::move(prompt), std::move(media), conversation.sequence().rope_position()));
 }
 
-void Run::text(std::string shown, std::vector<std::int32_t> prompt, Progress& progress) {
-  if (prompt.empty()) {
-    auto const tokens = runner_.conversation().tokens();
-    prompt.assign(tokens.begin(), tokens.end());
-    if (prompt.empty()) throw UsageError{"the prompt is empty: give one with -p, with -f or on standard input"};
-    if (o_.display_prompt) shown = tokenizer_.decode(prompt);
-  } else {
-    go_on_with(shown, prompt);
-  }
-  if (o_.verbose) say(list_tokens(tokenizer_, prompt));
-  check_context(prompt.size(), runner_.max_context(), o_);
+void Run::text(std::string shown, std::vector<std::int32_t> tokens, std::vector<tiered::Media> media, Progress& progress) {
+  bool const goes_on = tokens.empty();
+  tiered::MediaPrompt const prompt = goes_on ? stored_prompt() : whole_prompt(shown, std::move(tokens), std::move(media));
+  if (prompt.tokens.empty()) throw UsageError{"the prompt is empty: give one with -p, with -f or on standard input"};
+  if (goes_on && o_.display_prompt) shown = tokenizer_.decode(prompt.tokens);
+  if (o_.verbose) say(list_tokens(tokenizer_, prompt.tokens));
+  check_context(prompt, runner_.max_context(), o_);
   tiered::GenerationOptions options = generation_options(o_);
-  if (options.n_keep >= std::int32_t(prompt.size())) options.n_keep = -1;  // all of it
+  if (options.n_keep >= prompt.n_tokens()) options.n_keep = -1;  // all of it
   runner_.set_options(std::move(options));
   Turn turn;
   TextOutput out;
   try {
     if (!o_.json) out.write(shown);
-    progress.show(0, prompt.size());
+    progress.show(0, prompt.tokens.size());
     generate(
         runner_, prompt, o_, turn,
         [&](std::string_view text) {
@@ -196,15 +205,16 @@ void Run::text(std::string shown, std::vector<std::int32_t> prompt, Progress& pr
   if (turn.end == tiered::EndReason::cancelled) throw tiered::Error(tiered::Errc::cancelled, "interrupted");
 }
 
-ExitCode Run::conversation(ChatFormat const& format, std::optional<std::string> const& first) {
+ExitCode Run::conversation(ChatFormat const& format, std::optional<std::string> const& first, std::vector<Picture> pictures) {
   tiered::GenerationOptions options = generation_options(o_);
   if (options.n_keep >= runner_.max_context()) options.n_keep = -1;
   runner_.set_options(std::move(options));
-  Chat chat({&runner_, &tokenizer_, &format, &o_, [this](Turn const& turn) { return to_text(report(turn), o_) + '\n'; },
+  Chat chat({&runner_, &tokenizer_, &format, &pictures_, &o_, [this](Turn const& turn) { return to_text(report(turn), o_) + '\n'; },
              [this] { keep_prompt(); }});
   std::string const file = messages_file(o_.session.file);
   if (runner_.conversation().length() > 0 && o_.session.with_text && (o_.session.goes_on || has_content(file)))
-    chat.messages() = load_messages(file);
+    chat.messages() = load_messages(file, pictures_);
+  chat.attach(std::move(pictures));
   auto const keep = [&] {
     if (!keeps_text() || runner_.conversation().length() == 0) return;
     save_state();
@@ -218,6 +228,9 @@ ExitCode Run::conversation(ChatFormat const& format, std::optional<std::string> 
     if (!Interrupt::terminated()) throw;
     return ExitCode(Interrupt::exit_code());  // the terminal is gone
   } catch (tiered::Error const&) {
+    also(keep);
+    throw;
+  } catch (UsageError const&) {  // of a command
     also(keep);
     throw;
   }

@@ -84,6 +84,8 @@ class Interrupt {
     install(0);
   }
   static bool requested() { return caught_ != 0; }
+  /// The same, for what polls. It stays as long as the program.
+  static std::atomic<bool> const& flag() { return stop_; }
   static bool terminated() { return caught_ == SIGTERM || caught_ == SIGHUP; }
   /// As a shell reports it.
   static int exit_code() { return 128 + caught_; }
@@ -94,6 +96,7 @@ class Interrupt {
     }
     if (caught_ != SIGINT) return false;
     if (tiered::CancelToken* const token = watched_.load()) token->reset();
+    stop_ = false;
     caught_ = 0;
     return true;
   }
@@ -128,6 +131,7 @@ class Interrupt {
         std::raise(signal);
       }
       caught_ = signal;
+      stop_ = true;
       if (tiered::CancelToken* const token = watched_.load()) token->cancel();
       if (wake_[1] >= 0) static_cast<void>(!::write(wake_[1], "", 1));
       errno = reason;
@@ -139,9 +143,10 @@ class Interrupt {
     if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup
   }
 
-  static_assert(std::atomic<tiered::CancelToken*>::is_always_lock_free);
+  static_assert(std::atomic<tiered::CancelToken*>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
   static inline volatile std::sig_atomic_t caught_ = 0;
   static inline std::atomic<tiered::CancelToken*> watched_ = nullptr;
+  static inline std::atomic<bool> stop_ = false;
   static inline int wake_[2] = {-1, -1};  ///< a byte for each signal, for who waits in poll()
 };
 

@@ -54,20 +54,21 @@ void keep_token(Turn& turn, tiered::GenerationEvent& e) {
 
 }  // namespace
 
-void generate(Runner& runner, std::span<std::int32_t const> prompt, Options const& o, Turn& turn,
+void generate(Runner& runner, tiered::MediaPrompt const& prompt, Options const& o, Turn& turn,
               tiered::FunctionRef<void(std::string_view)> write, tiered::FunctionRef<void()> after_prompt) {
   tiered::BoundedTrace* const trace = runner.trace();
   std::uint64_t const copied_before = runner.copied_bytes();
   auto const copied = [&] { return runner.copied_bytes() - copied_before; };
-  turn.n_prompt = std::int32_t(prompt.size());
-  if (trace != nullptr) trace->begin_step(concat("prompt, ", prompt.size(), " tokens"));
+  turn.n_prompt = prompt.n_tokens();
+  if (trace != nullptr) trace->begin_step(concat("prompt, ", prompt.n_tokens(), " tokens"));
   double const begin = now_s();
-  turn.n_reused = runner.start(prompt).n_reused;
-  turn.prefill_s = turn.first_token_s = now_s() - begin;
+  turn.n_reused = runner.start(prompt, turn.encode_s, turn.media).n_reused;
+  turn.first_token_s = now_s() - begin;
+  turn.prefill_s = turn.first_token_s - turn.encode_s;
   turn.copied_bytes = turn.prefill_copied_bytes = copied();
   after_prompt();
   for (bool first = true;; first = false) {
-    if (trace != nullptr && !first) trace->begin_step(concat("token ", turn.tokens.size()));
+    if (trace != nullptr && !first) trace->begin_step(concat("token ", turn.tokens.size()), tiered::TraceStepKind::token);
     std::int32_t const length = runner.conversation().length();
     double const before = now_s();
     tiered::GenerationEvent e = runner.next();

@@ -12,6 +12,7 @@
 #include "runner.hpp"
 #include "tiered/core/function_ref.hpp"
 #include "tiered/engine/generate.hpp"
+#include "tiered/vision/media_vectors.hpp"
 
 namespace app {
 
@@ -27,6 +28,8 @@ struct Turn {
   std::size_t n_decoded = 0;                ///< steps behind the prompt's
   std::size_t n_dropped = 0;                ///< tokens that were forgotten by context shifts
   double prefill_s = 0, first_token_s = 0, decode_s = 0;
+  double encode_s = 0;     ///< of images and videos, a part of neither but of first_token_s
+  tiered::MediaUse media;  ///< likewise: what became of them
   std::uint64_t copied_bytes = 0, prefill_copied_bytes = 0,
                 first_decode_copied_bytes = 0;  ///< to the device: in all, with the prompt, by the step after it
   std::string text;
@@ -38,13 +41,11 @@ struct Turn {
 /// Options of a Generation out of those of the command line.
 tiered::GenerationOptions generation_options(Options const& o);
 
-double now_s();
-
 /// Processes the prompt and generates until something ends it; a signal (EndReason::cancelled) is no error.
 /// `write`        gets the text in pieces of whole characters, a reverse prompt that ended it included
 /// `after_prompt` called once the sequence holds the prompt and nothing else
 /// Errors  of Runner and of the functions; `turn` has what was done.
-void generate(Runner& runner, std::span<std::int32_t const> prompt, Options const& o, Turn& turn,
+void generate(Runner& runner, tiered::MediaPrompt const& prompt, Options const& o, Turn& turn,
               tiered::FunctionRef<void(std::string_view)> write, tiered::FunctionRef<void()> after_prompt);
 
 /// "after 20 tokens, as -n says"

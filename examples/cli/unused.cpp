@@ -71,6 +71,9 @@ void tell_unused(Options const& o, bool has_experts) {
   unused.accepted("--batch-size", "-b", plan_decides);
   unused.accepted("--ubatch-size", "-ub", plan_decides);
   if (o.batch_threads != o.n_threads) unused.accepted("--threads-batch", "-tb", "prompts are read by the -t threads");
+  for (char const* const option : {"--image-min-tokens", "--image-max-tokens", "--video-fps", "--video-frames"})
+    unused(o.pictures.projector.empty(), option, " without --mmproj");
+  unused(o.plan_only, "--mmproj", " with --plan");
   tell_unused_by_device(o, has_experts, unused);
   if (!o.plan_only) tell_unused_by_text(o, unused);
 }

@@ -1,12 +1,14 @@
 /// All functions of the library and the CPU kernels, for programs that do not link tiered::cpu. Include it in one source file
 /// of a program: it defines them, and takes a while to compile. Needs the headers of PCRE2 and of Eigen (-I /usr/include/eigen3); for
-/// JPEG, PNG and WebP images those libraries and TIERED_HAS_JPEG=1, TIERED_HAS_PNG=1, TIERED_HAS_WEBP=1.
+/// JPEG, PNG and WebP images those libraries and TIERED_HAS_JPEG=1, TIERED_HAS_PNG=1, TIERED_HAS_WEBP=1; for video files FFmpeg's headers
+/// and TIERED_HAS_FFMPEG=1.
 #pragma once
 
 #include "tiered/engine/detail/conversation_impl.hpp"
 #include "tiered/engine/detail/engine_impl.hpp"
 #include "tiered/engine/detail/expert_prior_impl.hpp"
 #include "tiered/engine/detail/generate_impl.hpp"
+#include "tiered/engine/detail/media_input_impl.hpp"
 #include "tiered/engine/detail/planning_impl.hpp"
 #include "tiered/engine/detail/policies_impl.hpp"
 #include "tiered/engine/detail/sampler_impl.hpp"
@@ -14,6 +16,7 @@
 #include "tiered/engine/detail/session_impl.hpp"
 #include "tiered/engine/detail/sim_policies_impl.hpp"
 #include "tiered/engine/detail/stop_impl.hpp"
+#include "tiered/engine/detail/vision_encoder_impl.hpp"
 #include "tiered/io/detail/chat_template_impl.hpp"
 #include "tiered/io/detail/gguf_impl.hpp"
 #include "tiered/io/detail/tokenizer_impl.hpp"
@@ -24,6 +27,7 @@
 #include "tiered/model/detail/kv_cache_impl.hpp"
 #include "tiered/model/detail/transformer_impl.hpp"
 #include "tiered/pipeline/detail/executor_attend_impl.hpp"
+#include "tiered/pipeline/detail/executor_block_impl.hpp"
 #include "tiered/pipeline/detail/executor_cross_impl.hpp"
 #include "tiered/pipeline/detail/executor_helped_impl.hpp"
 #include "tiered/pipeline/detail/executor_impl.hpp"
@@ -63,13 +67,20 @@
 #include "tiered/profile/detail/profile_text_impl.hpp"
 #include "tiered/profile/detail/read_rate_impl.hpp"
 #include "tiered/vision/detail/bmp_impl.hpp"
+#include "tiered/vision/detail/ffmpeg_impl.hpp"
 #include "tiered/vision/detail/gif_impl.hpp"
 #include "tiered/vision/detail/image_file_impl.hpp"
 #include "tiered/vision/detail/jpeg_impl.hpp"
+#include "tiered/vision/detail/media_hash_impl.hpp"
+#include "tiered/vision/detail/media_impl.hpp"
+#include "tiered/vision/detail/media_prompt_impl.hpp"
+#include "tiered/vision/detail/media_vectors_impl.hpp"
 #include "tiered/vision/detail/png_impl.hpp"
 #include "tiered/vision/detail/positions_impl.hpp"
 #include "tiered/vision/detail/preprocess_impl.hpp"
+#include "tiered/vision/detail/video_impl.hpp"
 #include "tiered/vision/detail/vision_config_impl.hpp"
+#include "tiered/vision/detail/vision_model_impl.hpp"
 #include "tiered/vision/detail/vision_weights_impl.hpp"
 #include "tiered/vision/detail/webp_impl.hpp"
 

@@ -46,3 +46,29 @@ class Bench(Case):
         result = self.bench(*args, "--vram", "64M")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(file.read_text().splitlines()), 4)  # it was answered
+
+    def test_images_are_measured_once_and_drawn_without_a_model(self):
+        model, projector = self.folder / "tiny-vlm.gguf", self.folder / "tiny-mmproj.gguf"
+        for path in [model, projector]:
+            made = self.bench("--make", path.stem, path)
+            self.assertEqual(made.returncode, 0, made.stderr)
+        file, figure = self.folder / "images.json", self.folder / "images.svg"
+        args = ["vision", "-m", model, "--mmproj", projector, "--device", "sim", "--vram", "3M", "-n", "2", "-t", "1", "--json", file]
+        result = self.bench(*args, "--resident", "192M", "--images", "64x64,112x56")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        cells = [json.loads(line) for line in file.read_text().splitlines()]
+        self.assertEqual([cell["all_resident"] for cell in cells], [True, True, False, False])
+        self.assertEqual([cell["vision_tokens"] for cell in cells], [4, 8, 4, 8])
+        again = self.bench(*args, "--resident", "192M", "--images", "64x64,112x56")
+        self.assertEqual(again.stdout.count(b"112x56 "), 2)  # from the file
+        self.assertEqual(len(file.read_text().splitlines()), 4)
+        drawn = self.bench("vision", "--json", file, "--svg", figure)
+        self.assertEqual((drawn.returncode, drawn.stdout), (0, b""))
+        self.assertIn("112x56", figure.read_text())
+
+    def test_images_that_cannot_be_asked_for(self):
+        for args, said in [(["--images", "large"], b"WIDTHxHEIGHT"), (["--vram", "2Q"], b"no size"), (["-m", "x"], b"--mmproj")]:
+            with self.subTest(args=args):
+                result = self.bench("vision", *args)
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(said, result.stdout + result.stderr)

@@ -25,6 +25,7 @@ from support import ENDLESS, MOE, TINY, Case, program, run, set_program, start, 
 from bench_cases import *  # noqa: E402,F403
 from conversation_cases import *  # noqa: E402,F403
 from generation_cases import *  # noqa: E402,F403
+from media_cases import *  # noqa: E402,F403
 from session_cases import *  # noqa: E402,F403
 
 
@@ -104,7 +105,7 @@ class Files(Case):
         at = data.index(b"general.architecture") + len(b"general.architecture")
         other = self.folder / "other.gguf"
         other.write_bytes(data[:at] + data[at:].replace(b"llama", b"lemma", 1))
-        self.check(run("-m", other, "-p", "a"), 4, '"lemma"', "qwen3moe")
+        self.check(run("-m", other, "-p", "a"), 4, 'architecture "lemma" is', "qwen3moe")
 
     def test_more_tokens_than_rows(self):
         data = TINY.read_bytes()

@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import subprocess
+from pathlib import Path
 
 from support import ENDLESS, TINY, Case, Terminal, program, run, start
 
@@ -108,6 +109,32 @@ class Piped(Case):
         second = run(*CHAT, "-cnv", "--session", file, "--stats", stdin=b"two\n")
         self.assertEqual(first + second.stdout, both)
         self.assertIn(b"more were there already", second.stderr)
+
+    def kept(self, file):
+        return [(m["role"], m["content"]) for m in json.loads(Path(f"{file}.json").read_text())["messages"]]
+
+    def test_a_turn_that_fails_does_not_ruin_the_session(self):
+        file = self.folder / "state"
+        talk = [*CHAT, "-cnv", "-c", "150", "--session", file]
+        first = run(*talk, stdin=b"one\n")
+        self.check(first, 0)
+        kept = self.kept(file)
+        for more in ([], ["-st"]):
+            self.assertEqual(self.check(run(*talk, *more, stdin=b"x" * 200 + b"\n"), 5, "the context 150"), b"")
+            self.assertEqual(self.kept(file), kept)
+        second = run(*talk, stdin=b"two\n")
+        self.check(second, 0)
+        self.assertEqual(first.stdout + second.stdout, run(*CHAT, "-cnv", "-c", "150", stdin=b"one\ntwo\n").stdout)
+
+    def test_an_answer_that_cannot_be_written_is_kept_as_far_as_it_came(self):
+        file = self.folder / "state"
+        with open("/dev/full", "wb") as full:
+            result = subprocess.run([program(), *map(str, CHAT), "-cnv", "--session", str(file)], input=b"one\n", stdout=full, stderr=subprocess.PIPE, timeout=300)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        (role, said), (other, answer) = self.kept(file)
+        self.assertEqual((role, said, other), ("user", "one", "assistant"))
+        self.assertTrue(answer)
+        self.check(run(*CHAT, "-cnv", "--session", file, stdin=b"two\n"), 0)
 
     def test_only_its_own_files_are_written_over(self):
         other = self.folder / "notes"

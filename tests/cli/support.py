@@ -1,5 +1,6 @@
 """What the tests of tiered-run share: running it, with pipes or at a terminal, and judging how it ended."""
 
+import contextlib
 import json
 import os
 import pty
@@ -56,6 +57,7 @@ class Case(unittest.TestCase):
         self.assertEqual(result.returncode, code, stderr)
         for message in messages:
             self.assertIn(message, stderr)
+        self.assertNotRegex(stderr, r'""\w|\w""')  # quoted twice
         if code not in (0, 130):
             errors = [line for line in stderr.splitlines() if line.startswith("tiered-run: error: ")]
             self.assertEqual(len(errors), 1, stderr)
@@ -125,6 +127,17 @@ class Terminal:
 
     def prompt(self):
         return self.expect(re.compile(rb">(\x1b\[0m)? "))  # it may be coloured
+
+    def wait_until_it_reads(self, file):
+        """Until the program has the file open. (What is typed before it was read would be thrown away by a Ctrl-C.)"""
+        folder = f"/proc/{self.pid}/fd"
+
+        def target(descriptor):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                return os.readlink(f"{folder}/{descriptor}")
+
+        while str(file) not in map(target, os.listdir(folder)):
+            os.sched_yield()
 
     def hang_up(self):
         """The exit code after the terminal has gone."""

@@ -77,8 +77,7 @@ std::vector<float> on_gpu(Gpu& gpu, Absence const& p) {
   DeviceArray<std::int32_t> const ids(p.ids);
   DeviceArray<ExpertGroup> const table(p.table(gate.data(), up.data(), down.data()));
   DeviceArray<float> sum(p.x), y(p.n_slots() * std::size_t(p.s.dim));
-  DeviceArray<std::byte> workspace(
-      experts_workspace_bytes(p.s.n_tokens, std::int32_t(p.n_slots()), p.s.dim, p.s.hidden_dim));
+  DeviceArray<std::byte> workspace(experts_workspace_bytes(p.s.n_tokens, std::int32_t(p.n_slots()), p.s.dim, p.s.hidden_dim));
   RoutedExpertsArgs a = p.args();
   a.experts.x = x.data();
   a.experts.y = y.data();
@@ -125,7 +124,7 @@ TEST_CASE("CUDA routed experts leave out what is computed elsewhere", "[cuda]") 
         norm += double(expected[i]) * double(expected[i]);
       }
       CHECK(std::sqrt(error) <= (block_elems(type) > 1 ? 2e-3 : 2e-5) * std::sqrt(norm));  // as tests/cuda/experts_test.cpp says why
-      for (std::int32_t t = 0; t < s.n_tokens; ++t) {  // a row of which nothing is here keeps its bits
+      for (std::int32_t t = 0; t < s.n_tokens; ++t) {                                      // a row of which nothing is here keeps its bits
         auto const is_here = [&](std::int32_t id) { return id >= 0 && p.is_there[std::size_t(id)]; };
         std::ptrdiff_t const first = std::ptrdiff_t(t) * Absence::n_used, begin = std::ptrdiff_t(t) * s.dim;
         if (std::any_of(p.ids.begin() + first, p.ids.begin() + first + Absence::n_used, is_here)) continue;
@@ -135,7 +134,7 @@ TEST_CASE("CUDA routed experts leave out what is computed elsewhere", "[cuda]") 
   }
 }
 
-TEST_CASE("CUDA transfers go either way between VRAM and pinned memory, and touch nothing else", "[cuda]") {
+TEST_CASE("CUDA transfers go either way between VRAM and pinned memory, and touch nothing else", "[cuda][sanitize]") {
   if (!has_gpu()) return;
   Gpu gpu;
   CudaDevice const device = CudaDevice::open(0);

@@ -13,10 +13,6 @@
 
 namespace tiered_test {
 
-struct Outputs {
-  std::vector<float> out, log_sum_exp;
-};
-
 inline AttentionArgs args_of(AttentionCase const& c, std::int32_t n, std::int32_t max_position) {
   AttentionArgs args;
   args.n_tokens = n;
@@ -68,27 +64,13 @@ inline Outputs expected_of(AttentionCase const& c, DType kv, Pages const& pages,
 /// most and so by 2^-11 / sqrt(3) on average, a score is off by the root of head_dim times scale times (2 * 2 / 3) times that; eight times
 /// that is never met. Weights and values are rounded alike, which counts once.
 inline double tolerance(AttentionCase const& c, DType kv, std::int32_t n_rows, std::int32_t n_positions) {
-  double const score_error = (c.head_dim + 5) * epsilon * 4.1 * std::sqrt(double(c.head_dim));
-  double const f32 = 2 * (score_error + 8 * epsilon) + (n_positions + 40) * epsilon;
-  bool const tiled = kv != DType::f32 && cuda::is_tiled_head(c.head_dim) && c.page_tokens % cuda::split_tile == 0;
+  double const f32 = relative_error(c.head_dim, n_positions);
+  bool const has_kernel = n_rows <= attention_few_rows ? cuda::is_tiled_head(c.head_dim) : cuda::is_many_head(c.head_dim);
+  bool const tiled = kv != DType::f32 && has_kernel && c.page_tokens % cuda::split_tile == 0;
   if (!tiled) return 2 * f32;
   int const n_rounded = (n_rows > attention_few_rows || !cuda::few_exact ? 1 : 0) + (kv == DType::q8_0 ? 1 : 0);
   double const rounding = n_rounded == 0 ? 0 : 8 * (4.0 / 3) * 0x1p-11 / std::sqrt(3.0) * std::sqrt(double(n_rounded));
   return 4 * f32 + 2 * rounding + n_rounded * 0x1p-11;
-}
-
-inline void check_close(Outputs const& got, Outputs const& expected, double relative) {
-  REQUIRE(got.out.size() == expected.out.size());
-  Worst worst, worst_log;
-  for (std::size_t i = 0; i < got.out.size(); ++i)
-    worst.compare(std::int64_t(i), double(got.out[i]), double(expected.out[i]), 2 * relative);
-  for (std::size_t i = 0; i < got.log_sum_exp.size(); ++i)
-    worst_log.compare(std::int64_t(i), double(got.log_sum_exp[i]), double(expected.log_sum_exp[i]),
-                      relative + 8 * epsilon * std::abs(double(expected.log_sum_exp[i])));
-  INFO("outputs, " << worst.text());
-  CHECK(worst.factor <= 1);
-  INFO("logarithms, " << worst_log.text());
-  CHECK(worst_log.factor <= 1);
 }
 
 inline std::vector<float> queries_of(AttentionCase const& c, SplitMix64& random) {

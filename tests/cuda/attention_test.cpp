@@ -157,6 +157,38 @@ TEST_CASE("CUDA: attention equals the reference, whatever lies where nothing was
   }
 }
 
+TEST_CASE("CUDA: attention of one row, a few and many, over the link and with its input", "[sanitize]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const kv : kv_types) {
+    for (AttentionCase const& c : {AttentionCase{4, 2, 64, 64, 0, run_of(0, 270, 1)},
+                                   {4, 2, 80, 64, 70, joined({run_of(0, 90, 2), run_of(1, 3, 3)})},
+                                   {2, 1, 128, 64, 0, run_of(0, 70, 40)},
+                                   {3, 1, 33, 32, 0, run_of(0, 40, 3)}}) {
+      INFO(describe(kv, c));
+      SplitMix64 random(8);
+      Pages pages(c, kv, random);
+      pages.write();
+      DevicePages const device(pages);
+      std::vector<float> const q = queries_of(c, random);
+      auto const n = std::int32_t(c.rows.size());
+      Outputs const got = attend(gpu, c, kv, device, q, 0, n);
+      check_close(got, expected_of(c, kv, pages, q), tolerance(c, kv, n, pages.max_position));
+      if (n > attention_few_rows) continue;
+      if (kv != DType::f32) {
+        PositionShare const all{0, PositionShare::whole, 0};
+        CHECK(same_bits(attend(gpu, c, kv, device, q, 0, n, everything, 0, all).out, got.out));
+      }
+      Input const in(c, random);
+      DecodeAttentionArgs const args = decode_args_of(c, pages.max_position, true, RopeKind::halves);
+      std::vector<std::byte> bytes, expected_bytes;
+      Outputs const two = decode(gpu, c, kv, pages, in, args, false, expected_bytes);
+      CHECK(same_bits(decode(gpu, c, kv, pages, in, args, true, bytes).out, two.out));
+      CHECK(bytes == expected_bytes);
+    }
+  }
+}
+
 TEST_CASE("CUDA: attention by the kernels for keys and values over the link has the same bits, whoever reads how much") {
   if (!has_gpu()) return;
   Gpu gpu;
@@ -351,7 +383,7 @@ TEST_CASE("CUDA: attention over parts of the context, merged, is attention over 
   }
 }
 
-TEST_CASE("CUDA: merging: parts that saw nothing are not read; nothing at all gives zeros") {
+TEST_CASE("CUDA: merging: parts that saw nothing are not read; nothing at all gives zeros", "[sanitize]") {
   if (!has_gpu()) return;
   Gpu gpu;
   float const nothing = -std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();

@@ -353,6 +353,21 @@ TEST_CASE("CUDA windows of experts give what all at once give, wherever windows 
   }
 }
 
+TEST_CASE("CUDA experts of few and of many rows, listed, routed and in windows", "[sanitize]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (std::int32_t const n_tokens : {3, 19}) {
+    Layer const layer({DType::q4_0, DType::q4_0, DType::q8_0, 4, 2, n_tokens, 256, 96});
+    INFO(layer.c.text());
+    std::vector<float> const expected = reference_routed(layer, {});
+    check_close(run_listed(gpu, layer), expected, layer.tolerance());
+    check_close(run_routed(gpu, layer, {}), expected, layer.tolerance());
+    if (n_tokens <= cuda::fused_rows) continue;
+    check_close(run_windows(gpu, layer, {1, 4}, 7, false), expected, layer.tolerance());
+    check_close(run_windows(gpu, layer, {4}, 60, true), reference_routed(layer, {true}), layer.tolerance());
+  }
+}
+
 TEST_CASE("CUDA slots of many rows are grouped by expert") {
   if (!has_gpu()) return;
   Gpu gpu;

@@ -349,7 +349,32 @@ TEST_CASE("down with hidden rows that join in a stage, fill slices, or do not fi
   }
 }
 
-TEST_CASE("a slot whose id is no expert is left out") {
+TEST_CASE("few slots of a few shapes: by ids, by groups, and chosen on the way", "[sanitize]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const type : {DType::q4_0, DType::q3_k, DType::f16}) {
+    std::uint64_t seed = fresh_seed();
+    for (FewCase const& c :
+         {FewCase{2, 4, 6, 8, 9, true, false}, FewCase{2, 3, 6, 3, 9, true, false}, FewCase{3, 2, 5, 2, 9, false, true}}) {
+      INFO(name(type) << ", " << c.in_blocks << " blocks, TIERED_SEED=" << fresh_seed());
+      Experts p(type, c, ++seed);
+      Worst worst = gate_up_against_doubles(gpu, p);
+      INFO(worst.text());
+      CHECK(worst.factor <= 1);
+      worst = down_against_doubles(gpu, p, !c.by_groups);
+      INFO(worst.text());
+      CHECK(worst.factor <= 1);
+    }
+    Experts p(type, {1, 4, 16, 8, 10, true, false}, ++seed);
+    Router router(p, true);
+    Worst const worst = gate_up_against_doubles(gpu, p, router.args);
+    INFO(worst.text());
+    CHECK(worst.factor <= 1);
+    CHECK(router.chosen.download() == p.ids);
+  }
+}
+
+TEST_CASE("a slot whose id is no expert is left out", "[sanitize]") {
   if (!has_gpu()) return;
   Gpu gpu;
   for (std::int32_t const id : {-1, 6}) {

@@ -118,7 +118,7 @@ TEST_CASE("blocks prepare activations for themselves where the workspace has no 
   }
 }
 
-TEST_CASE("zeros are zeros, and what is large does not overflow on the way") {
+TEST_CASE("zeros are zeros, and what is large does not overflow on the way", "[sanitize]") {
   if (!has_gpu()) return;
   Gpu gpu;
   for (DType const type : all_formats()) {
@@ -130,7 +130,7 @@ TEST_CASE("zeros are zeros, and what is large does not overflow on the way") {
   }
 }
 
-TEST_CASE("a row's product is the same with any rows beside it, as long as both have up to 8, or more") {
+TEST_CASE("a row's product is the same with any rows beside it, as long as both have up to 8, or more", "[sanitize]") {
   if (!has_gpu()) return;
   Gpu gpu;
   for (DType const type : {DType::q4_0, DType::q4_k, DType::q6_k, DType::bf16}) {

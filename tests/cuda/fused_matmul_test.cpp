@@ -139,6 +139,68 @@ TEST_CASE("one row with regular weights: one, two and four rows of weights to a 
   }
 }
 
+TEST_CASE("one row with many rows of Q3_K: in slices, at multiples of 16 or anywhere") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  CudaQueue few = *static_cast<CudaQueue const*>(gpu.queue().native);
+  few.n_multiprocessors = 2;
+  std::uint64_t seed = fresh_seed();
+  for (std::int32_t const dim : {256, 768, 2048, 4096, 5120, 11520, 14336}) {
+    for (std::int32_t const n_blocks : {8, 1}) {  // 1: somewhere, by chance
+      for (FusedCase const& c :
+           {FusedCase{n_blocks, {150, 77, 90}, 1, Then::store, true, true}, FusedCase{n_blocks, {1, 203, 2}, 1, Then::add, false, true},
+            FusedCase{n_blocks, {131, 131, 0}, 1, Then::gate, true, false}}) {
+        FusedProblem const p(DType::q3_k, c, ++seed, dim);
+        Worst const worst = p.compare(p.run({&few, gpu.queue().status_text}));
+        INFO("seed " << seed << " (TIERED_SEED=" << fresh_seed() << "): " << c.rows[0] << ' ' << c.rows[1] << ' ' << c.rows[2]
+                     << " rows of " << dim << ", first " << p.shift[0] << " bytes further, then " << int(c.then) << ": " << worst.text());
+        CHECK(worst.factor <= 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("fused products of a few shapes: one row, whole and in slices, and few rows", "[sanitize]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  CudaQueue few = *static_cast<CudaQueue const*>(gpu.queue().native);
+  few.n_multiprocessors = 2;
+  struct Shape {
+    DType type;
+    FusedCase c;
+    std::int32_t dim;
+  };
+  FusedCase const two{8, {50, 11, 9}, 1, Then::store, true, true}, four{8, {150, 0, 0}, 1, Then::add, false, false},
+      gate{8, {70, 70, 0}, 1, Then::gate, true, false}, small{8, {5, 0, 0}, 1, Then::store, true, false};
+  std::uint64_t seed = fresh_seed();
+  for (Shape const& s : {Shape{DType::q4_0, two, 2048},
+                         {DType::q2_k, four, 2048},
+                         {DType::q3_k, small, 2048},
+                         {DType::q3_k, two, 2048},
+                         {DType::q3_k, four, 4096},
+                         {DType::q3_k, gate, 2048},
+                         {DType::q3_k, {1, {150, 0, 0}, 1, Then::add, false, false}, 768},
+                         {DType::q5_k, gate, 2048},
+                         {DType::q6_k, two, 2048},
+                         {DType::iq4_xs, two, 2048},
+                         {DType::mxfp4, gate, 2048},
+                         {DType::q5_1, small, 2048},
+                         {DType::f16, gate, 11520},
+                         {DType::f16, two, 4096},
+                         {DType::f32, two, 2056},
+                         {DType::f32, {8, {5, 0, 0}, 3, Then::store, true, true}, 2048},
+                         {DType::q4_k, {3, {9, 0, 5}, 3, Then::store, true, true}, 768},
+                         {DType::q4_0, {3, {9, 9, 0}, 5, Then::gate, true, false}, 96},
+                         {DType::bf16, {3, {9, 0, 0}, 16, Then::add, true, false}, 201}}) {
+    FusedProblem const p(s.type, s.c, ++seed, s.dim);
+    Worst const worst = p.compare(p.run({&few, gpu.queue().status_text}));
+    INFO(name(s.type) << ", seed " << seed << " (TIERED_SEED=" << fresh_seed() << "): " << s.c.rows[0] << ' ' << s.c.rows[1] << ' '
+                      << s.c.rows[2] << " rows of " << s.dim << ", " << s.c.n_tokens << " tokens, then " << int(s.c.then) << ": "
+                      << worst.text());
+    CHECK(worst.factor <= 1);
+  }
+}
+
 TEST_CASE("long rows of halves, of which a block has as many stages as there is room for") {
   if (!has_gpu()) return;
   Gpu gpu;
@@ -180,6 +242,30 @@ TEST_CASE("what is not a number stays so in one row with regular weights, normed
         p.x[3] = odd;
         std::vector<std::vector<float>> const y = p.run(gpu);
         for (std::size_t i = 0; i < 21; ++i) CHECK_FALSE(std::isfinite(y[0][i]));
+      }
+    }
+  }
+}
+
+TEST_CASE("one row with regular weights so long that they come in slices") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  CudaQueue few = *static_cast<CudaQueue const*>(gpu.queue().native);
+  few.n_multiprocessors = 2;
+  for (DType const type : {DType::f16, DType::bf16, DType::f32}) {
+    std::uint64_t seed = fresh_seed();
+    for (std::int32_t const dim : {11520, 14336, 8184, 20008}) {  // the third: not whole steps of a warp
+      for (FusedCase const& c :
+           {FusedCase{8, {41, 11, 30}, 1, Then::store, true, true}, FusedCase{8, {202, 0, 0}, 1, Then::add, false, false},
+            FusedCase{8, {19, 0, 0}, 1, Then::add, false, true}, FusedCase{8, {51, 51, 0}, 1, Then::gate, true, false}}) {
+        FusedProblem const p(type, c, ++seed, dim);
+        for (bool const fewer : {false, true}) {
+          Worst const worst = p.compare(p.run(fewer ? Queue{&few, gpu.queue().status_text} : gpu.queue()));
+          INFO(name(type) << ", seed " << seed << " (TIERED_SEED=" << fresh_seed() << "): " << c.rows[0] << ' ' << c.rows[1] << ' '
+                          << c.rows[2] << " rows of " << dim << ", then " << int(c.then) << (fewer ? ", 2 blocks: " : ": ")
+                          << worst.text());
+          CHECK(worst.factor <= 1);
+        }
       }
     }
   }

@@ -1,5 +1,4 @@
-/// Rows of halves as products of many rows read them, made on the host by the definition of kernels/format/activation.hpp, and what
-/// products with them may differ by.
+/// Rows of halves as products of many rows read them, made on the host by their definition, and what products with them may differ by.
 #pragma once
 
 #include <cmath>
@@ -10,38 +9,18 @@
 #include "cuda/gpu.hpp"
 #include "tiered/kernels/format/activation.hpp"
 #include "tiered/kernels/format/decode.hpp"
+#include "tiered/kernels/reference/matmul.hpp"
+#include "tiered/kernels/reference/quantize.hpp"
 
 namespace tiered_test {
 
-/// The factor of a row of act_f16_rows.
-inline float half_row_factor(float const* x, std::int32_t dim) {
-  float largest = 0;
-  for (std::int32_t k = 0; k < dim; ++k) {
-    if (!std::isfinite(x[k])) return std::numeric_limits<float>::quiet_NaN();
-    largest = std::max(largest, std::fabs(x[k]));
-  }
-  float factor = 1;
-  while (largest / factor > 32768.0f) factor *= 2;
-  return factor;
-}
-
-/// x in act_f16_rows or act_bf16_rows, or as it is where `form` is f32.
+/// x in a form of halves, or as it is where `form` is f32.
 inline std::vector<std::byte> half_rows(DType form, std::vector<float> const& x, std::int32_t n_rows, std::int32_t dim) {
   std::vector<std::byte> bytes(activation_bytes(form, std::uint64_t(n_rows), std::uint64_t(dim)));
   if (form == DType::f32) {
     std::memcpy(bytes.data(), x.data(), bytes.size());
-    return bytes;
-  }
-  std::uint64_t const stride = act_row_elems(std::uint64_t(dim));
-  for (std::int32_t t = 0; t < n_rows; ++t) {
-    float const* const row = x.data() + std::int64_t(t) * dim;
-    float const factor = form == DType::act_f16_rows ? half_row_factor(row, dim) : 1.0f;
-    for (std::int32_t k = 0; k < dim; ++k) {
-      std::uint16_t const half = form == DType::act_f16_rows ? float_to_half(row[k] / factor) : float_to_bfloat16(row[k]);
-      std::memcpy(bytes.data() + (std::uint64_t(t) * stride + std::uint64_t(k)) * 2, &half, 2);
-    }
-    if (form == DType::act_f16_rows)
-      std::memcpy(bytes.data() + act_factors_offset(std::uint64_t(n_rows), std::uint64_t(dim)) + std::size_t(t) * 4, &factor, 4);
+  } else {
+    reference::quantize(QuantizeArgs{x.data(), bytes.data(), n_rows, dim}, form);
   }
   return bytes;
 }
@@ -49,25 +28,7 @@ inline std::vector<std::byte> half_rows(DType form, std::vector<float> const& x,
 /// The values that a row of such an array stands for.
 inline std::vector<double> half_row_values(DType form, std::vector<std::byte> const& bytes, std::int32_t n_rows, std::int32_t dim,
                                            std::int32_t row) {
-  std::vector<double> values;
-  if (form == DType::f32) {
-    for (std::int32_t k = 0; k < dim; ++k) {
-      float v;
-      std::memcpy(&v, bytes.data() + (std::size_t(row) * std::size_t(dim) + std::size_t(k)) * 4, 4);
-      values.push_back(double(v));
-    }
-    return values;
-  }
-  float factor = 1;
-  if (form == DType::act_f16_rows)
-    std::memcpy(&factor, bytes.data() + act_factors_offset(std::uint64_t(n_rows), std::uint64_t(dim)) + std::size_t(row) * 4, 4);
-  std::uint64_t const stride = act_row_elems(std::uint64_t(dim));
-  for (std::int32_t k = 0; k < dim; ++k) {
-    std::uint16_t half;
-    std::memcpy(&half, bytes.data() + (std::uint64_t(row) * stride + std::uint64_t(k)) * 2, 2);
-    values.push_back(double(form == DType::act_f16_rows ? half_to_float(half) : bfloat16_to_float(half)) * double(factor));
-  }
-  return values;
+  return reference::activation_row(form, bytes.data(), n_rows, dim, row);
 }
 
 /// One product and how far a kernel may be from it.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/gpu.hpp"
+#include "numerics/attention_outputs.hpp"
 #include "tiered/kernels/reference/attention.hpp"
 
 namespace tiered_test {
@@ -65,6 +66,9 @@ inline std::vector<AttentionCase> tiled_cases() {
       {4, 4, 64, 256, 0, run_of(0, 256, 1)},
       {7, 1, 80, 256, 0, run_of(0, 999, 3)},
       {8, 1, 96, 128, 0, run_of(0, 999, 1)},
+      {4, 2, 72, 64, 0, run_of(0, 300, 5)},  // many rows only
+      {4, 2, 72, 64, 0, run_of(0, 300, 140)},
+      {2, 2, 72, 256, 40, run_of(0, 30, 70)},
       {16, 2, 128, 256, 0, run_of(0, 3999, 1)},
       {8, 1, 256, 256, 0, run_of(0, 999, 1)},
       {20, 1, 64, 64, 0, run_of(0, 300, 2)},  // more heads on one KV head than a tile has rows
@@ -192,7 +196,5 @@ inline std::string describe(DType kv, AttentionCase const& c) {
   return concat(name(kv), ": ", c.n_heads, " on ", c.n_kv_heads, " heads of ", c.head_dim, ", pages of ", c.page_tokens, ", window ",
                 c.window, ", ", c.rows.size(), " rows, the last at ", c.rows.back().position);
 }
-
-inline constexpr DType kv_types[] = {DType::f16, DType::f32, DType::q8_0};
 
 }  // namespace tiered_test

@@ -125,37 +125,48 @@ void check_input(Gpu& gpu, InputCase const& c, DType kv, SplitMix64& random) {
   CHECK(pages.bytes.download() == expected.bytes);
 }
 
+void check_write(Gpu& gpu, AttentionCase const& c, DType kv) {
+  INFO(describe(kv, c));
+  SplitMix64 random(4);
+  Pages pages(c, kv, random);
+  pages.k[0] = 1e6f;  // beyond binary16
+  pages.v[pages.v.size() - 1] = -0.0f;
+  std::fill_n(pages.v.begin(), std::min<std::size_t>(pages.v.size() - 1, 32), 0.0f);
+  DevicePages device(pages);
+  DeviceArray<float> k(pages.k), v(pages.v);
+  DeviceArray<KvRow> rows(pages.written);
+  KvWriteArgs args = pages.write_args();
+  args.k = k.data();
+  args.v = v.data();
+  args.rows = rows.data();
+  args.tables = device.tables.data();
+  gpu.run(gpu.table().kv_write[std::uint32_t(kv)], args);
+  pages.write();
+  CHECK(device.bytes.download() == pages.bytes);
+  args.n_tokens = 0;
+  gpu.run(gpu.table().kv_write[std::uint32_t(kv)], args);
+}
+
 }  // namespace
 
 TEST_CASE("CUDA: KV pages are written as the reference writes them, and nothing else is") {
   if (!has_gpu()) return;
   Gpu gpu;
   for (DType const kv : kv_types) {
-    for (AttentionCase const& c : all_attention_cases()) {
-      INFO(describe(kv, c));
-      SplitMix64 random(4);
-      Pages pages(c, kv, random);
-      pages.k[0] = 1e6f;  // beyond binary16
-      pages.v[pages.v.size() - 1] = -0.0f;
-      std::fill_n(pages.v.begin(), std::min<std::size_t>(pages.v.size() - 1, 32), 0.0f);
-      DevicePages device(pages);
-      DeviceArray<float> k(pages.k), v(pages.v);
-      DeviceArray<KvRow> rows(pages.written);
-      KvWriteArgs args = pages.write_args();
-      args.k = k.data();
-      args.v = v.data();
-      args.rows = rows.data();
-      args.tables = device.tables.data();
-      gpu.run(gpu.table().kv_write[std::uint32_t(kv)], args);
-      pages.write();
-      CHECK(device.bytes.download() == pages.bytes);
-      args.n_tokens = 0;
-      gpu.run(gpu.table().kv_write[std::uint32_t(kv)], args);
-    }
+    for (AttentionCase const& c : all_attention_cases()) check_write(gpu, c, kv);
   }
 }
 
-TEST_CASE("CUDA: what goes into attention is normed, turned and stored as by one op after another") {
+TEST_CASE("CUDA: KV pages of a few rows", "[sanitize]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (DType const kv : kv_types) {
+    for (AttentionCase const& c : {AttentionCase{4, 2, 80, 64, 0, run_of(0, 60, 9)}, {3, 1, 33, 32, 0, run_of(0, 40, 3)}})
+      check_write(gpu, c, kv);
+  }
+}
+
+TEST_CASE("CUDA: what goes into attention is normed, turned and stored as by one op after another", "[sanitize]") {
   if (!has_gpu()) return;
   Gpu gpu;
   SplitMix64 random(71);

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <sys/mman.h>
+
 #include "conformance/memory_tier_suite.hpp"
 #include "cuda/gpu.hpp"
 #include "error_of.hpp"
@@ -225,8 +227,6 @@ TEST_CASE("shares of a ledger: the first pays for the context; what dies is take
     REQUIRE(second->bytes(VramUse::weights) == GiB / 2);
     second->add(VramUse::kv, 4 * GiB);
     REQUIRE(second->available_bytes() == 0);
-    second->set_budget(5 * GiB);
-    REQUIRE(second->available_bytes() == GiB / 2);
   }
   REQUIRE(ledger.total_bytes() == before);
   auto const without = share_of({.budget_bytes = 2 * GiB, .whole_process = false, .excludes_context = true});
@@ -418,7 +418,8 @@ TEST_CASE("a file's mapping is registered where it lies", "[cuda][memory]") {
     REQUIRE(!progress.empty());
     REQUIRE(std::is_sorted(progress.begin(), progress.end()));
     REQUIRE(progress.back() == total);
-    RegisteredRange const again(bytes.data(), 4 * MiB, true);  // the first registration is gone
+    cuda_check(cudaHostRegister(const_cast<std::byte*>(bytes.data()), 4 * MiB, cudaHostRegisterReadOnly));  // the first one is gone
+    cuda_check(cudaHostUnregister(const_cast<std::byte*>(bytes.data())));
   }
   SECTION("a piece is registered when it is asked for") {
     RegisteredMapping mapping(device(), {bytes}, {.piece_bytes = 4 * MiB, .n_threads = 0, .read_only = true});
@@ -427,18 +428,69 @@ TEST_CASE("a file's mapping is registered where it lies", "[cuda][memory]") {
     REQUIRE(mapping.covers(bytes.data() + 8 * MiB, 8 * MiB));
     REQUIRE_FALSE(mapping.covers(bytes.data() + 7 * MiB, 2 * MiB));
   }
-  SECTION("what the driver refuses stays pageable, and says why") {
-    RegisteredRange const taken(bytes.data() + 8 * MiB, 4 * MiB, true);  // of somebody else
+  SECTION("what somebody else has registered stays as it is, and says why; the rest is registered") {
+    void* const theirs = const_cast<std::byte*>(bytes.data()) + 8 * MiB;
+    cuda_check(cudaHostRegister(theirs, 4 * MiB, cudaHostRegisterPortable | cudaHostRegisterReadOnly));
+    REQUIRE(error_of([&] { RegisteredRange const ours(theirs, 4 * MiB, true); }).code == Errc::precondition);
     RegisteredMapping mapping(device(), {bytes}, {.piece_bytes = 4 * MiB, .n_threads = 1, .read_only = true});
     mapping.start();
     REQUIRE_FALSE(mapping.wait());
     INFO(mapping.first_error());
-    REQUIRE(mapping.failed());
+    REQUIRE_FALSE(mapping.failed());
     REQUIRE(mapping.covers(bytes.data(), 8 * MiB));
     REQUIRE_FALSE(mapping.covers(bytes.data() + 8 * MiB, 1));
-    REQUIRE_FALSE(mapping.covers(bytes.data() + 20 * MiB, 1));
+    REQUIRE_FALSE(mapping.covers(bytes.data() + 7 * MiB, 2 * MiB));
+    REQUIRE(mapping.covers(bytes.data() + 12 * MiB, bytes.size() - 12 * MiB));
+    REQUIRE(mapping.first_error().find("cudaHostRegister") != std::string::npos);
+    REQUIRE(mapping.first_error().find("4.00 MiB of 24.0 MiB") != std::string::npos);
+    REQUIRE(cudaGetLastError() == cudaSuccess);
+    cuda_check(cudaHostUnregister(theirs));
+  }
+  SECTION("two of one file: what the first registered stays when it goes") {
+    auto const is_locked = [&](std::size_t at) {
+      cudaPointerAttributes attributes{};
+      cuda_check(cudaPointerGetAttributes(&attributes, bytes.data() + at));
+      return attributes.type == cudaMemoryTypeHost;
+    };
+    std::optional<RegisteredMapping> first(std::in_place, device(), std::vector{bytes}, options),
+        second(std::in_place, device(), std::vector{bytes}, options);
+    first->start();
+    second->start();  // at the same time
+    REQUIRE(first->wait());
+    REQUIRE(second->wait());
+    INFO(second->first_error());
+    first.reset();
+    REQUIRE(second->covers(bytes.data(), bytes.size()));
+    for (std::size_t at = 0; at < bytes.size(); at += 4 * MiB) REQUIRE(is_locked(at));
+    std::optional<RegisteredMapping> third(std::in_place, device(), std::vector{bytes}, options);
+    REQUIRE(third->wait());
+    second.reset();
+    for (std::size_t at = 0; at < bytes.size(); at += 4 * MiB) REQUIRE(is_locked(at));
+    third.reset();
+    REQUIRE_FALSE(is_locked(0));
+  }
+}
+
+TEST_CASE("where the driver refuses a piece, it and the rest stay pageable", "[cuda][memory]") {
+  if (!has_gpu() || !device().can_register_host_memory) return;
+  constexpr std::size_t size = 24 * MiB;
+  void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(at != MAP_FAILED);
+  auto* const memory = static_cast<std::byte*>(at);
+  std::memset(memory, 7, size);
+  REQUIRE(::munmap(memory + 8 * MiB, 4 * MiB) == 0);  // a hole that no driver can lock
+  {
+    RegisteredMapping mapping(device(), {RegisteredMapping::Bytes(memory, size)},
+                              {.piece_bytes = 4 * MiB, .n_threads = 0, .read_only = false});
+    REQUIRE_FALSE(mapping.wait());
+    INFO(mapping.first_error());
+    REQUIRE(mapping.failed());
+    REQUIRE(mapping.covers(memory, 8 * MiB));
+    REQUIRE_FALSE(mapping.covers(memory + 8 * MiB, 1));
+    REQUIRE_FALSE(mapping.covers(memory + 20 * MiB, 1));
     REQUIRE(mapping.first_error().find("cudaHostRegister") != std::string::npos);
     REQUIRE(mapping.first_error().find("8.00 MiB of 24.0 MiB") != std::string::npos);
     REQUIRE(cudaGetLastError() == cudaSuccess);
   }
+  ::munmap(memory, size);
 }

@@ -10,6 +10,7 @@
 #include "catch.hpp"
 #include "cuda/fresh_seed.hpp"
 #include "cuda/gpu.hpp"
+#include "numerics/activation_cases.hpp"
 #include "numerics/argmax_cases.hpp"
 #include "tiered/kernels/cuda/format_kernels.hpp"
 #include "tiered/kernels/reference/argmax.hpp"
@@ -83,7 +84,7 @@ TEST_CASE("CUDA rms_norm") {
   for (float const v : with_nan.download()) CHECK(std::isnan(v));
 }
 
-TEST_CASE("CUDA rope, of one row of positions and of three") {
+TEST_CASE("CUDA rope, of one row of positions and of three", "[sanitize]") {
   if (!has_gpu()) return;
   struct Shape {
     std::int32_t n_tokens, n_heads, head_dim, n_rot;
@@ -131,49 +132,52 @@ TEST_CASE("CUDA rope, of one row of positions and of three") {
   }
 }
 
-TEST_CASE("CUDA silu and gelu are right to a few roundings, from the smallest to the largest argument") {
+TEST_CASE("CUDA activation functions are right to a few roundings, from the smallest to the largest argument") {
   if (!has_gpu()) return;
   Gpu gpu;
-  for (Activation const activation : {Activation::silu, Activation::gelu_tanh}) {
-    std::vector<float> gate;
-    for (float v = 1e-38f; v < 1e4f; v *= 1.07f) {
-      gate.push_back(v);
-      gate.push_back(-v);
-    }
-    for (float v : {0.0f, -0.0f, 1e-42f, 1e30f, -1e30f, infinity}) gate.push_back(v);
-    while (gate.size() % 4 != 0) gate.push_back(0.5f);
+  for (Activation const activation : activations) {
+    std::vector<float> const x = activation_arguments();
     SplitMix64 random(fresh_seed());
-    std::vector<float> const up = random_floats(gate.size(), random);
-    std::vector<float> expected = poisoned(gate.size());
-    reference::gated(GatedArgs{gate.data(), up.data(), expected.data(), std::int64_t(gate.size()), activation});
-    DeviceArray<float> in_place(gate), device_up(up);  // out is gate
-    gpu.run(gpu.table().gated, GatedArgs{in_place.data(), device_up.data(), in_place.data(), std::int64_t(gate.size()), activation});
+    std::vector<float> const up = random_floats(x.size(), random);
+    std::vector<float> expected = poisoned(x.size());
+    auto const n_all = std::int64_t(x.size());
+    reference::gated(GatedArgs{x.data(), up.data(), expected.data(), n_all, activation});
+    DeviceArray<float> in_place(x), device_up(up);  // out is gate
+    gpu.run(gpu.table().gated, GatedArgs{in_place.data(), device_up.data(), in_place.data(), n_all, activation});
     std::vector<float> const y = in_place.download();
+    std::vector<float> alone = x;
+    reference::activate(ActivateArgs{alone.data(), n_all, activation});
+    DeviceArray<float> device_alone(x), odd(shifted(x, 1));
+    gpu.run(gpu.table().activate, ActivateArgs{device_alone.data(), n_all, activation});
+    gpu.run(gpu.table().activate, ActivateArgs{odd.data() + 1, n_all, activation});
+    std::vector<float> const z = device_alone.download();
+    CHECK(same_bits(odd.download(), shifted(z, 1)));
     Worst worst;
-    constexpr double subnormal = 1.5 * 1.401298464e-45;  // where results are less than normal: half a spacing of each rounding, up below 2
-    for (std::size_t i = 0; i < gate.size(); ++i) {      // tolerances as in the CPU's test
-      double const g = double(gate[i]), z = activation == Activation::silu ? g : 1.5957691216 * (g + 0.044715 * g * g * g);
-      double const relative = (activation == Activation::silu ? 8 : 8 + 3 * std::abs(std::max(z, -30.0))) * epsilon;
-      worst.compare(std::int64_t(i), double(y[i]), double(expected[i]),
-                    relative * std::abs(double(expected[i])) + (z < -25 ? 1e-12 : 0) + 1e-15 * std::abs(g) + subnormal);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      worst.compare(std::int64_t(i), double(y[i]), double(expected[i]), activation_tolerance(activation, x[i], expected[i]));
+      worst.compare(std::int64_t(i), double(z[i]), double(alone[i]), activation_tolerance(activation, x[i], alone[i]));
     }
-    INFO((activation == Activation::silu ? "silu" : "gelu")
-         << " of " << (worst.index >= 0 ? gate[std::size_t(worst.index)] : 0) << ": " << worst.text());
+    INFO(name(activation) << " of " << (worst.index >= 0 ? x[std::size_t(worst.index)] : 0) << ": " << worst.text());
     CHECK(worst.factor <= 1);
 
-    DeviceArray<float> parts(gate.size());  // an element has the same bits wherever its row begins and ends; out is up
-    DeviceArray<float> whole(gate);
+    DeviceArray<float> parts(x.size());  // an element has the same bits wherever its row begins and ends; out is up
+    DeviceArray<float> whole(x), alone_parts(x);
     parts.upload(up);
-    for (std::size_t i = 0, step = 1; i < gate.size(); i += step, step = step % 11 + 2) {
-      std::int64_t const n = std::int64_t(std::min(step, gate.size() - i));
+    for (std::size_t i = 0, step = 1; i < x.size(); i += step, step = step % 11 + 2) {
+      std::int64_t const n = std::int64_t(std::min(step, x.size() - i));
       launch(gpu.table().gated, GatedArgs{whole.data() + i, parts.data() + i, parts.data() + i, n, activation}, gpu.queue());
+      launch(gpu.table().activate, ActivateArgs{alone_parts.data() + i, n, activation}, gpu.queue());
     }
     gpu.run(gpu.table().gated, GatedArgs{whole.data(), parts.data(), parts.data(), 0, activation});
+    gpu.run(gpu.table().activate, ActivateArgs{alone_parts.data(), 0, activation});
     CHECK(same_bits(parts.download(), y));
+    CHECK(same_bits(alone_parts.download(), z));
 
     DeviceArray<float> none(std::vector<float>{nan_f32}), one(std::vector<float>{1});
     gpu.run(gpu.table().gated, GatedArgs{none.data(), one.data(), one.data(), 1, activation});
     CHECK(std::isnan(one.download()[0]));
+    gpu.run(gpu.table().activate, ActivateArgs{none.data(), 1, activation});
+    CHECK(std::isnan(none.download()[0]));
   }
 }
 
@@ -204,8 +208,49 @@ TEST_CASE("CUDA add and gather are exact") {
   }
 }
 
+TEST_CASE("CUDA norms, sums, gates, activations and rows of a table, a few each", "[sanitize]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  SplitMix64 random(fresh_seed());
+  std::int32_t const n_rows = 5;
+  std::vector<std::int32_t> const first = {3, 0, 4, 4, 1};
+  DeviceArray<std::int32_t> const index(first);
+  for (std::int32_t const dim : {31, 512, 1280}) {
+    INFO("TIERED_SEED=" << fresh_seed() << ", rows of " << dim);
+    std::int64_t const n = std::int64_t(n_rows) * dim;
+    std::vector<float> const x = random_floats(std::size_t(n), random), y = random_floats(std::size_t(n), random);
+    DeviceArray<float> const device_x(x), device_y(y);
+    DeviceArray<float> normed(x.size()), sum(y), rows(x.size()), gate(x), alone(x);
+    std::vector<float> expected_norm = poisoned(x.size()), expected_sum = y, expected_rows = x, expected_gate = x, expected_alone = x;
+    reference::rms_norm(RmsNormArgs{x.data(), nullptr, expected_norm.data(), n_rows, dim, 1e-5f});
+    reference::add(AddArgs{x.data(), expected_sum.data(), n});
+    reference::gather(GatherArgs{x.data(), first.data(), expected_rows.data(), n_rows, dim});
+    reference::gated(GatedArgs{x.data(), y.data(), expected_gate.data(), n, Activation::silu});
+    reference::activate(ActivateArgs{expected_alone.data(), n, Activation::gelu_erf});
+    gpu.run(gpu.table().rms_norm, RmsNormArgs{device_x.data(), nullptr, normed.data(), n_rows, dim, 1e-5f});
+    gpu.run(gpu.table().add, AddArgs{device_x.data(), sum.data(), n});
+    gpu.run(gpu.table().gather, GatherArgs{device_x.data(), index.data(), rows.data(), n_rows, dim});
+    gpu.run(gpu.table().gated, GatedArgs{gate.data(), device_y.data(), gate.data(), n, Activation::silu});
+    gpu.run(gpu.table().activate, ActivateArgs{alone.data(), n, Activation::gelu_erf});
+    CHECK(same_bits(sum.download(), expected_sum));
+    CHECK(same_bits(rows.download(), expected_rows));
+    std::vector<float> const got_norm = normed.download(), got_gate = gate.download(), got_alone = alone.download();
+    Worst worst;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      std::int64_t const at = std::int64_t(i);
+      worst.compare(at, double(got_norm[i]), double(expected_norm[i]), (dim / 16.0 + 8) * epsilon * std::abs(double(expected_norm[i])));
+      worst.compare(at, double(got_gate[i]), double(expected_gate[i]), activation_tolerance(Activation::silu, x[i], expected_gate[i]));
+      worst.compare(at, double(got_alone[i]), double(expected_alone[i]),
+                    activation_tolerance(Activation::gelu_erf, x[i], expected_alone[i]));
+    }
+    INFO(worst.text());
+    CHECK(worst.factor <= 1);
+  }
+}
+
 TEST_CASE(
-    "CUDA embedding equals the reference bit for bit in every format, from VRAM and from page-locked memory, wherever the table begins") {
+    "CUDA embedding equals the reference bit for bit in every format, from VRAM and from page-locked memory, wherever the table begins",
+    "[sanitize]") {
   if (!has_gpu()) return;
   Gpu gpu;
   SplitMix64 random(fresh_seed());
@@ -235,7 +280,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("CUDA router chooses as the reference does, NaN included") {
+TEST_CASE("CUDA router chooses as the reference does, NaN included", "[sanitize]") {
   static_assert(tiered::arch::max_experts <= tiered::cuda::most_experts, "a model with more is refused when it is opened");
   if (!has_gpu()) return;
   Gpu gpu;
@@ -291,7 +336,7 @@ TEST_CASE("CUDA router chooses as the reference does, NaN included") {
   }
 }
 
-TEST_CASE("CUDA combination of experts") {
+TEST_CASE("CUDA combination of experts", "[sanitize]") {
   if (!has_gpu()) return;
   Gpu gpu;
   SplitMix64 random(fresh_seed());
@@ -312,7 +357,7 @@ TEST_CASE("CUDA combination of experts") {
   }
 }
 
-TEST_CASE("CUDA argmax") {
+TEST_CASE("CUDA argmax", "[sanitize]") {
   if (!has_gpu()) return;
   Gpu gpu;
   for (ArgmaxCase const& c : argmax_cases()) {

@@ -124,7 +124,7 @@ bool same(ExpertGroup const& a, ExpertGroup const& b) { return a.gate == b.gate 
 
 }  // namespace
 
-TEST_CASE("CUDA router_ahead: scores as alone to the bit, guesses within rounding, the table as it is", "[cuda]") {
+TEST_CASE("CUDA router_ahead: scores as alone to the bit, guesses within rounding, the table as it is", "[cuda][sanitize]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (gpu.table().help == nullptr) return;

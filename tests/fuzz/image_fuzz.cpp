@@ -1,22 +1,16 @@
 // Any bytes are an image or a typed error, within the limits; what decodes gives patches.
-// The definitions are included, not linked, so that sanitizers see them.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tiered/core/error.hpp"
-#include "tiered/vision/detail/bmp_impl.hpp"
-#include "tiered/vision/detail/gif_impl.hpp"
-#include "tiered/vision/detail/image_file_impl.hpp"
-#include "tiered/vision/detail/jpeg_impl.hpp"
-#include "tiered/vision/detail/png_impl.hpp"
-#include "tiered/vision/detail/positions_impl.hpp"
-#include "tiered/vision/detail/preprocess_impl.hpp"
-#include "tiered/vision/detail/webp_impl.hpp"
+#include "tiered/vision/image_file.hpp"
+#include "tiered/vision/preprocess.hpp"
 
 namespace {
 

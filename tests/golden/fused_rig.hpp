@@ -24,6 +24,12 @@
 
 namespace tiered::test {
 
+/// What a device's kernels may read of the host's weights.
+struct ReadableParts {
+  std::function<bool(void const*, std::size_t)> may_read;
+  bool covers(void const* data, std::size_t bytes) const { return may_read(data, bytes); }
+};
+
 struct RigOptions {
   std::string policy = "all_vram";
   std::size_t vram_bytes = std::size_t{1} << 24;
@@ -55,7 +61,9 @@ struct RigOptions {
   TraceLog* trace = nullptr;
   std::atomic<bool> const* cancelled = nullptr;
   std::int32_t page_tokens = kv_page_tokens;
-  bool own_kv_copy = false;  ///< ExecutorParts::kv_copy: rows and states do not stand behind weights
+  bool slow_attention = false;              ///< of the host: many rows bring keys and values that are there
+  ReadableParts const* readable = nullptr;  ///< what the device embeds and fetches from; null: all weights
+  bool own_kv_copy = false;                 ///< ExecutorParts::kv_copy: rows and states do not stand behind weights
 };
 
 inline std::size_t all_bytes(Transformer const& model) {
@@ -76,6 +84,7 @@ class HeldCopies {
         while (!may_go()) std::this_thread::yield();
       });
     }
+    for (int i = late_by ? late_by(pieces.front()) : 0; i > 0; --i) lanes_->submit(engine_.lane(), [] {});
     engine_.submit(pieces, after);
     lanes_->submit(engine_.lane(), [this] { ++n_done; });
     ++n_submitted;
@@ -86,8 +95,9 @@ class HeldCopies {
   void wait(Ticket ticket) { engine_.wait(ticket); }
 
   std::atomic<std::uint64_t> n_submitted{0}, n_done{0};
-  std::function<bool()> may_go;         ///< asked by the copies' own thread, again and again; none: at once
-  std::function<void()> before_submit;  ///< of the thread that submits
+  std::function<bool()> may_go;                  ///< asked by the copies' own thread, again and again; none: at once
+  std::function<void()> before_submit;           ///< of the thread that submits
+  std::function<int(CopyPiece const&)> late_by;  ///< turns that a copy's lane takes before it, by its first piece; none: 0
 
  private:
   std::shared_ptr<LaneSet> lanes_;
@@ -201,10 +211,11 @@ class Rig {
         out.vram_bytes = std::max(out.vram_bytes, end + image.vram.cache_bytes);
       }
       if (o.chunk == 0 || o.chunk >= image.limits.chunk) continue;
-      std::size_t const tables = image.activations.expert_x - image.activations.kv_tables;
+      std::size_t const tables = image.activations.expert_tables - image.activations.kv_tables;
       image.limits.chunk = o.chunk;
       image.limits.experts = o.in_windows ? o.chunk : 0;
-      image.activations = make_activation_layout(model->config(), image.limits, image.activations.step_bytes, tables);
+      image.activations =
+          make_activation_layout(model->config(), image.limits, image.activations.step_bytes, tables, image.activations.kv_stream);
     }
     return out;
   }
@@ -230,10 +241,11 @@ class Rig {
     p.cache = &cache;
     p.trace = o.trace;
     p.cancelled = o.cancelled;
-    p.device_reads_host_weights = o.device_embeds;
+    if (o.device_embeds) p.host_access.weights = o.readable != nullptr ? ReadableBytes(*o.readable) : ReadableBytes::all();
     p.capture_rows = o.capture_rows;
-    p.device_maps_host = o.maps_host;
-    p.device_maps_kv = o.maps_host && o.helps;
+    if (o.slow_attention) p.attention_cost.hardware.host.attention_bytes_per_s /= 1e6;
+    p.host_access.activations = o.maps_host;
+    p.host_access.kv = o.maps_host && o.helps;
     p.help_patience_ns = o.help_patience_ns;
     p.look_ahead = o.look_ahead;
     p.read_ahead = o.read_ahead;

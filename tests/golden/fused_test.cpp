@@ -108,6 +108,33 @@ TEST_CASE("fused: logits equal the fixtures', and those of the same ops one by o
   }
 }
 
+TEST_CASE("conversions that begin one op earlier, and products that add: fewer launches, the same bits", "[golden][fused]") {
+  auto const layers_of = [](Rig& rig) {
+    std::vector<std::string> const launches = rig.launches_of({{0, 8}, {0, 9}, {0, 10}});
+    return std::vector<std::string>(launches.begin(), std::ranges::find(launches, "gather"));
+  };
+  std::vector<std::string> const layer{"norm+convert", "matmul",   "matmul",    "matmul",        "rope",
+                                       "rope",         "kv_write", "attention", "convert",       "matmul",
+                                       "norm+convert", "matmul",   "matmul",    "gated+convert", "matmul"};
+  for (char const* name : {"llama.f16", "llama_k.mixed", "qwen2.mixed", "qwen3moe.mixed", "gemma3.f16"}) {
+    auto const model = open_golden(std::string(name) + ".gguf");
+    std::vector<std::int32_t> const tokens{5, 6, 7, 4, 3, 2, 9, 8, 5, 6, 1, 4, 3, 2, 9, 8, 7, 7, 5};
+    for (std::string const policy : {"all_vram", "stream_all", "attention_first"}) {
+      for (std::size_t const budget : {16 * MiB, all_bytes(*model) / 2 + 256 * KiB}) {
+        INFO(name << ", " << policy << ", " << budget);
+        RigOptions options{.policy = policy, .vram_bytes = budget, .device = &reference::kernels_bf16()};
+        Rig one_by_one(model, options);
+        options.device = &reference::kernels_converting();
+        options.seed = 5;
+        Rig rig(model, options);
+        CHECK(rig.all(tokens, {17, 1}) == one_by_one.all(tokens, {17, 1}));
+        if (budget < 16 * MiB || policy != "all_vram" || std::string(name) != "llama.f16") continue;
+        CHECK(layers_of(rig) == repeated(layer, model->config().n_layers));
+      }
+    }
+  }
+}
+
 TEST_CASE("fused: every split of a model between host and device", "[golden][fused]") {
   for (char const* name : {"llama_tied", "qwen2", "qwen3moe", "gemma3"}) {
     auto const model = open_golden(std::string(name) + ".mixed.gguf");

@@ -2,7 +2,9 @@
 // thread of its own, against a model whose experts are all where its rows are.
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "error_of.hpp"
@@ -127,4 +129,55 @@ TEST_CASE("helped: an error of the host, or a cancelled step, lets the device go
   rig.lengths[0] = 0;
   std::vector<float> const got = rig.all(f.tokens, {1});
   CHECK(worst_difference(got, Rig(model, {.vram_bytes = 0}).all(f.tokens, {1}), f.logit_range) < tolerance);
+}
+
+TEST_CASE("helped: kernels read no weight that they may not: those are the host's, and the copy engine's", "[golden][helped]") {
+  auto const model = open_golden("qwen3moe.f32.gguf");
+  GoldenFixture const f = read_golden(golden_path("qwen3moe.golden"));
+  std::vector<float> const expected = Rig(model, {.vram_bytes = 0}).all(f.tokens, {1});
+  ShardTable const table = model->table();
+  Shard const& embedding = table.shard(table.steps.front().shard);
+  void const* const embedded = table.weights[std::size_t(embedding.weights.begin)].data;
+  auto const is_weight = [&](void const* from) {
+    return std::ranges::any_of(table.weights, [&](Weight const& w) { return from >= w.data && from < w.data + w.bytes(); });
+  };
+  std::vector<void const*> downs;  // of every second expert
+  for (Shard const& s : table.shards) {
+    if (s.kind == ShardKind::expert && s.expert % 2 == 0) downs.push_back(table.weights[std::size_t(s.weights.end - 1)].data);
+  }
+  for (LookAhead const look_ahead : {LookAhead::never, LookAhead::always}) {
+    // All but a part of every second expert; none; at first none and later all, as where memory is page-locked in the background.
+    for (char const* const which : {"some", "none", "later"}) {
+      INFO(which << (look_ahead == LookAhead::never ? "" : ", looks ahead"));
+      std::string const kind = which;
+      std::atomic<std::size_t> n_asked{0}, n_read{0}, n_forbidden{0};
+      auto const may_read = [&](void const* data) {  // of a whole matrix
+        if (data == embedded) return true;
+        if (kind == "later") return n_asked > 40;
+        return kind == "some" && std::ranges::find(downs, data) == downs.end();
+      };
+      ReadableParts const readable{[&](void const* data, std::size_t) { return ++n_asked, may_read(data); }};
+      RigOptions o = options(0.4, 1.0f);
+      o.readable = &readable;
+      o.look_ahead = look_ahead;
+      Rig rig(model, o);
+      rig.device.after_help = [&](HelpArgs const& args) {
+        for (std::int32_t i = 0; i < args.mail->n_parts; ++i) {
+          void const* const from = args.mail->parts[i].from;
+          if (!is_weight(from)) continue;
+          ++n_read;
+          n_forbidden += may_read(from) ? 0 : 1;
+        }
+      };
+      std::vector<float> const got = rig.all(f.tokens, {1});
+      CHECK(worst_difference(got, expected, f.logit_range) < tolerance);
+      HelpCounters const help = rig.executor.help_counters();
+      CHECK(help.n_requests > 0);
+      CHECK(help.n_on_host > 0);
+      CHECK(n_forbidden == 0);
+      CHECK((n_read > 0) == (kind != "none"));
+      CHECK((help.n_fetched > 0) == (kind != "none"));
+      CHECK(rig.cache.size() > 0);  // by the copy engine, if by nobody else
+    }
+  }
 }

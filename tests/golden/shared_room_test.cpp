@@ -252,6 +252,49 @@ TEST_CASE("experts that are still coming when a sequence takes their room do not
   }
 }
 
+TEST_CASE("where experts that were coming fail as a sequence is restored in their place, the next step is right", "[golden][kv]") {
+  auto const model = open_golden("qwen3moe.mixed.gguf");
+  std::int32_t const n = max_context - 60;
+  Engine<HostPolicies> cpu(model, options_of(0));
+  Sequence const from = cpu.new_sequence(), fresh = cpu.new_sequence();
+  cpu.prefill(from, tokens_of(n, 5));
+  std::vector<std::byte> kv;
+  cpu.core().export_kv(from, [&](std::span<std::byte const> bytes) { kv.insert(kv.end(), bytes.begin(), bytes.end()); });
+  std::span<float const> const logits = cpu.prefill(fresh, tokens_of(30, 6));
+  std::vector<float> const expected(logits.begin(), logits.end());
+  TempDir const folder;
+  {
+    Engine<RoomPolicies> first = engine_of(model, {}, 1, nullptr, folder / "prior");
+    say_tokens(first, first.new_sequence());
+  }
+  auto const counted = std::make_shared<Faults>();
+  static_cast<void>(engine_of(model, {}, 0, counted, folder / "prior"));
+  int n_failed = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    INFO("seed " << seed);
+    auto const faults = std::make_shared<Faults>();
+    faults->fail_at(FaultKind::copy, counted->seen(FaultKind::copy));  // the last one of loading, which brings experts ahead
+    Engine<RoomPolicies> engine = engine_of(model, {}, seed, faults, folder / "prior");
+    REQUIRE(engine.expert_prior().filled_bytes > 0);
+    REQUIRE(faults->fired() == 1);
+    Sequence to = engine.new_sequence();
+    std::size_t at = 0;
+    try {
+      engine.core().import_kv(to, n, [&](std::span<std::byte> bytes) {
+        std::copy_n(kv.begin() + std::ptrdiff_t(at), bytes.size(), bytes.begin());
+        at += bytes.size();
+      });
+    } catch (Error const& e) {
+      REQUIRE(e.code() == Errc::device);
+      CHECK(to.length() == 0);
+      ++n_failed;
+    }
+    faults->reset();
+    CHECK(std::ranges::equal(engine.prefill(engine.new_sequence(), tokens_of(30, 6)), expected));
+  }
+  CHECK(n_failed > 0);
+}
+
 TEST_CASE("a copy that fails, whichever, costs its step alone where room is shared", "[golden][kv]") {
   auto const model = open_golden("qwen3moe.mixed.gguf");
   std::vector<float> expected;

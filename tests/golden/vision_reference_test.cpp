@@ -1,6 +1,8 @@
 // The reference vision encoder against transformers: Qwen2-VL, Qwen2.5-VL and Qwen3-VL, images and a video.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,17 @@ struct Encoder {
 
 VlmCase const& find_case(VlmFixture const& f, std::string const& name) {
   return *std::find_if(f.cases.begin(), f.cases.end(), [&](VlmCase const& c) { return c.name == name; });
+}
+
+/// A patch's first frame takes the weights of its second, and the reverse.
+void swap_frames(VisionConfig& config, VisionWeights& w) {
+  Weight& patch = w.weights[std::size_t(w.patch)];
+  std::size_t const frame = patch.row_bytes() / std::size_t(config.n_channels) / 2;
+  auto swapped = std::make_unique<float[]>(patch.bytes() / sizeof(float));
+  for (std::size_t i = 0; i < patch.bytes() / frame; ++i)
+    std::memcpy(reinterpret_cast<std::byte*>(swapped.get()) + (i ^ 1) * frame, patch.data + i * frame, frame);
+  patch.data = reinterpret_cast<std::byte const*>(swapped.get());
+  w.owned.push_back(std::move(swapped));
 }
 
 }  // namespace
@@ -116,7 +129,7 @@ TEST_CASE("the fixtures notice each of these mistakes", "[golden][vision]") {
       {"qwen2vl", "tanh GELU", [](VisionConfig& c, VisionWeights&) { c.activation = VisionActivation::gelu_tanh; }},
       {"qwen2vl", "RMS norms", [](VisionConfig& c, VisionWeights&) { c.norm = VisionNorm::rms; }},
       {"qwen2vl", "rope base", [](VisionConfig& c, VisionWeights&) { c.rope_base = 100; }},
-      {"qwen2vl", "frames swapped", [](VisionConfig&, VisionWeights& w) { std::swap(w.patch[0], w.patch[1]); }},
+      {"qwen2vl", "frames swapped", swap_frames},
       {"qwen25vl", "no windows", [](VisionConfig& c, VisionWeights&) { c.layers.assign(c.layers.size(), {}); }},
       {"qwen25vl", "windows everywhere", [](VisionConfig& c, VisionWeights&) { c.layers[1].full_attention = false; }},
       {"qwen25vl", "small windows", [](VisionConfig& c, VisionWeights&) { c.window_size = 56; }},

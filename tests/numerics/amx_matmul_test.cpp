@@ -1,7 +1,9 @@
 // The AMX products: on emulated tiles against the documented arithmetic, bit for bit; on real ones against the emulation.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "at_the_end.hpp"
@@ -40,9 +42,9 @@ bool skipped() {
 
 float as_float(std::uint16_t bits) { return bfloat16_to_float(bits); }
 
-/// y[t, r] after the pseudo-code, 32 elements a step; a row of weights and one of activations, both rounded, filled up with zeros.
-float documented_sum(std::vector<std::uint16_t> const& w, std::vector<std::uint16_t> const& x) {
-  float sum = 0;
+/// y[t, r] after the pseudo-code, 32 elements a step, added to `sum`; a row of weights and one of activations, both rounded, filled up with
+/// zeros.
+float documented_sum(std::vector<std::uint16_t> const& w, std::vector<std::uint16_t> const& x, float sum) {
   for (std::size_t k = 0; k < w.size(); k += 32) {
     float even = 0, odd = 0;
     for (std::size_t i = k; i < k + 32; i += 2) {
@@ -55,16 +57,26 @@ float documented_sum(std::vector<std::uint16_t> const& w, std::vector<std::uint1
   return sum;
 }
 
-/// A matrix and tokens in panels, for calls of tile functions without a table.
+/// The parts of an operand.
+struct Parts {
+  std::vector<std::uint16_t> first, second;
+  Parts(float const* values, std::int32_t n) : first(std::size_t(n + 31) / 32 * 32), second(first.size()) {
+    std::transform(values, values + n, first.begin(), float_to_panel);
+    std::transform(values, values + n, second.begin(), float_to_panel_rest);
+  }
+};
+
+/// A matrix and tokens in panels, of one part or of two, for calls of tile functions without a table.
 struct PanelCase {
-  PanelCase(DType type_, std::int32_t dim_, std::int32_t rows_, std::int32_t n_tokens_, std::uint64_t seed)
-      : type(type_), dim(dim_), rows(rows_), n_tokens(n_tokens_) {
+  PanelCase(DType type_, std::int32_t dim_, std::int32_t rows_, std::int32_t n_tokens_, std::uint64_t seed, bool two_ = false)
+      : type(type_), dim(dim_), rows(rows_), n_tokens(n_tokens_), two(two_) {
     SplitMix64 random(seed);
     w = random_weights(type, std::int64_t(rows) * dim, random);
     x = random_floats(std::size_t(n_tokens) * std::size_t(dim), random);
     bias = random_floats(std::size_t(rows), random);
-    panels.resize(activation_bytes(DType::act_bf16, std::uint64_t(n_tokens), std::uint64_t(dim)));
-    reference::pack_panels({x.data(), panels.data(), n_tokens, dim});
+    DType const form = two ? DType::act_bf16_two : DType::act_bf16;
+    panels.resize(activation_bytes(form, std::uint64_t(n_tokens), std::uint64_t(dim)));
+    reference::quantize({x.data(), panels.data(), n_tokens, dim}, form);
   }
   cpu::Product product(std::vector<float>& y, bool with_bias) const {
     cpu::Product p;
@@ -72,41 +84,40 @@ struct PanelCase {
     return p;
   }
   std::vector<float> documented(bool with_bias) const {
-    std::size_t const padded = std::size_t(dim + 31) / 32 * 32;
     std::vector<float> y(std::size_t(n_tokens) * std::size_t(rows));
-    std::vector<std::vector<std::uint16_t>> tokens;
-    for (std::int32_t t = 0; t < n_tokens; ++t) {
-      tokens.emplace_back(padded);
-      for (std::int32_t k = 0; k < dim; ++k)
-        tokens.back()[std::size_t(k)] = float_to_panel(x[std::size_t(t) * std::size_t(dim) + std::size_t(k)]);
-    }
+    std::vector<Parts> tokens;
+    for (std::int32_t t = 0; t < n_tokens; ++t) tokens.emplace_back(x.data() + std::int64_t(t) * dim, dim);
     std::vector<float> decoded(static_cast<std::size_t>(dim));
-    std::vector<std::uint16_t> row(padded);
     for (std::int32_t r = 0; r < rows; ++r) {
       decode_row(type, w.data() + std::size_t(r) * row_bytes(type, std::uint64_t(dim)), dim, decoded.data());
-      for (std::size_t k = 0; k < decoded.size(); ++k) row[k] = float_to_panel(decoded[k]);
+      Parts const row(decoded.data(), dim);
       for (std::int32_t t = 0; t < n_tokens; ++t) {
-        y[std::size_t(t) * std::size_t(rows) + std::size_t(r)] =
-            (with_bias ? bias[std::size_t(r)] : 0.0f) + documented_sum(row, tokens[std::size_t(t)]);
+        Parts const& token = tokens[std::size_t(t)];
+        float sum = 0;
+        if (two) sum = documented_sum(row.first, token.second, documented_sum(row.second, token.first, sum));
+        sum = documented_sum(row.first, token.first, sum);
+        y[std::size_t(t) * std::size_t(rows) + std::size_t(r)] = (with_bias ? bias[std::size_t(r)] : 0.0f) + sum;
       }
     }
     return y;
   }
   DType type;
   std::int32_t dim, rows, n_tokens;
+  bool two;
   std::vector<std::byte> w, panels;
   std::vector<float> x, bias;
 };
 
 template <class Tiles, amx::Blocking blocking = amx::Blocking{}>
-void run_tile(DType type, cpu::Product const& p, Range rows, Range tokens) {
+void run_tile(DType type, bool two, cpu::Product const& p, Range rows, Range tokens) {
+  if (two) return amx::two_panels_tile<F16, Tiles, blocking>(p, rows, tokens);
   type == DType::f16 ? amx::panel_tile<F16, Tiles, blocking>(p, rows, tokens) : amx::panel_tile<BF16, Tiles, blocking>(p, rows, tokens);
 }
 
 template <class Tiles, amx::Blocking blocking = amx::Blocking{}>
 std::vector<float> multiply(PanelCase const& c, bool with_bias) {
   std::vector<float> y = poisoned(std::size_t(c.n_tokens) * std::size_t(c.rows));
-  run_tile<Tiles, blocking>(c.type, c.product(y, with_bias), {0, c.rows}, {0, c.n_tokens});
+  run_tile<Tiles, blocking>(c.type, c.two, c.product(y, with_bias), {0, c.rows}, {0, c.n_tokens});
   return y;
 }
 
@@ -165,7 +176,7 @@ TEST_CASE("emulated tiles multiply as documented, subnormals being zeros", "[amx
   }
 }
 
-TEST_CASE("16-bit weights unpack to what they round to", "[amx]") {
+TEST_CASE("16-bit weights unpack to what they round to, and to what that leaves of binary16", "[amx]") {
   if (skipped()) return;
   SplitMix64 random(5);
   alignas(64) static std::byte to[amx::step_stride * 8];
@@ -175,15 +186,23 @@ TEST_CASE("16-bit weights unpack to what they round to", "[amx]") {
       std::vector<std::byte> const w = random_weights(type, n, random);
       std::vector<float> exact(static_cast<std::size_t>(n));
       decode_row(type, w.data(), n, exact.data());
+      Parts const parts(exact.data(), n);
+      auto const n_wrong = [&](std::vector<std::uint16_t> const& expected) {
+        std::int32_t wrong = 0;
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          std::uint16_t got;
+          std::memcpy(&got, to + i / 32 * amx::step_stride + i % 32 * 2, 2);
+          wrong += got != expected[i];
+        }
+        return wrong;
+      };
       (type == DType::f16 ? amx::unpack<F16> : amx::unpack<BF16>)(w.data(), n, to);
-      std::int32_t wrong = 0;
-      for (std::int32_t i = 0; i < (n + 31) / 32 * 32; ++i) {
-        std::uint16_t got;
-        std::memcpy(&got, to + i / 32 * amx::step_stride + i % 32 * 2, 2);
-        wrong += got != (i < n ? float_to_panel(exact[std::size_t(i)]) : 0);
-      }
       INFO(name(type) << ", " << n << " elements");
-      REQUIRE(wrong == 0);
+      REQUIRE(n_wrong(parts.first) == 0);
+      if (type != DType::f16) continue;
+      amx::unpack<F16, true>(w.data(), n, to);
+      REQUIRE(n_wrong(parts.second) == 0);
+      for (std::size_t i = 0; i < exact.size(); ++i) REQUIRE(as_float(parts.first[i]) + as_float(parts.second[i]) == exact[i]);
     }
   }
 }
@@ -196,9 +215,11 @@ TEST_CASE("AMX products equal the documented arithmetic bit for bit, around ever
   std::vector<Sizes> sizes;
   for (std::int32_t const rows : {1, 15, 16, 17, 31, 32, 33, 65}) sizes.push_back({512, rows, 3});
   for (std::int32_t const n_tokens : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 97}) sizes.push_back({768, 37, n_tokens});
-  sizes.push_back({256, 270, 35});  // more rows than a tile has
+  sizes.push_back({256, 300, 35});  // more rows than a tile has
   sizes.push_back({256, 18, 530});  // more tokens
-  sizes.push_back({1024, 5, 39});   // panels are further apart
+  sizes.push_back({2048, 5, 39});   // two stretches
+  sizes.push_back({2150, 33, 49});  // a short third, and a panel of one token
+  sizes.push_back({200, 33, 49});   // a piece and a part of one
   sizes.push_back({2048, 40, 70});
   sizes.push_back({2560, 50, 1});
   sizes.push_back({1792, 70, 40});
@@ -210,6 +231,9 @@ TEST_CASE("AMX products equal the documented arithmetic bit for bit, around ever
       bool const bias = s.rows % 2 == 1;
       INFO(name(type) << ": " << c.rows << " x " << c.dim << ", " << c.n_tokens << " tokens");
       CHECK(n_different(multiply<EmulatedTiles>(c, bias), c.documented(bias)) == 0);
+      if (type != DType::f16) continue;
+      PanelCase const two(type, c.dim, c.rows, c.n_tokens, seed, true);
+      CHECK(n_different(multiply<EmulatedTiles>(two, bias), two.documented(bias)) == 0);
     }
   }
   for (std::int32_t const dim : {1, 2, 31, 32, 33, 255, 257, 511, 513, 1023, 1025}) {
@@ -219,8 +243,10 @@ TEST_CASE("AMX products equal the documented arithmetic bit for bit, around ever
       CHECK(n_different(multiply<EmulatedTiles>(c, true), c.documented(true)) == 0);
     }
   }
-  PanelCase const c(DType::f16, 300, 150, 100, 8);  // many tiles, and stretches of 64
-  CHECK(n_different(multiply<EmulatedTiles, amx::Blocking{64, 32, 64}>(c, true), c.documented(true)) == 0);
+  for (bool const two : {false, true}) {
+    PanelCase const c(DType::f16, 300, 150, 150, 8, two);  // many tiles, and stretches of 64, or 32 where a tile has few tokens
+    CHECK(n_different(multiply<EmulatedTiles, amx::Blocking{64, 64, 64, 32}>(c, true), c.documented(true)) == 0);
+  }
   CHECK(EmulatedTiles::n_faults == 0);
   CHECK_FALSE(EmulatedTiles::in_use());
 }
@@ -232,7 +258,7 @@ TEST_CASE("an AMX tile writes its own rows and tokens only", "[amx]") {
   for (Range const rows : {Range{0, 16}, Range{16, 64}, Range{48, 80}}) {
     for (Range const tokens : {Range{0, 32}, Range{32, 70}, Range{16, 48}, Range{64, 70}}) {
       std::vector<float> y = poisoned(all.size()), expected = y;
-      run_tile<EmulatedTiles>(c.type, c.product(y, true), rows, tokens);
+      run_tile<EmulatedTiles>(c.type, false, c.product(y, true), rows, tokens);
       for (std::int32_t t = tokens.begin; t < tokens.end; ++t) {
         for (std::int32_t r = rows.begin; r < rows.end; ++r) expected[std::size_t(t * 80 + r)] = all[std::size_t(t * 80 + r)];
       }
@@ -245,16 +271,16 @@ TEST_CASE("an AMX tile writes its own rows and tokens only", "[amx]") {
 
 TEST_CASE("AMX products read nothing after the end of weights and activations", "[amx]") {
   if (skipped()) return;
-  for (DType const type : {DType::f16, DType::bf16}) {
+  for (auto const& [type, two] : {std::pair{DType::f16, false}, {DType::bf16, false}, {DType::f16, true}}) {
     for (std::int32_t const n_tokens : {1, 19, 50}) {
-      PanelCase const c(type, 333, 35, n_tokens, 2);
+      PanelCase const c(type, 333, 35, n_tokens, 2, two);
       AtTheEnd const w(c.w), x(c.panels);
       std::vector<float> y = poisoned(std::size_t(c.rows) * std::size_t(n_tokens));
       cpu::Product p = c.product(y, false);
       p.w = w.begin();
       p.x = x.begin();
-      run_tile<EmulatedTiles>(type, p, {0, c.rows}, {0, n_tokens});
-      INFO(name(type) << ", " << n_tokens << " tokens");
+      run_tile<EmulatedTiles>(type, two, p, {0, c.rows}, {0, n_tokens});
+      INFO(name(type) << (two ? " in two parts, " : ", ") << n_tokens << " tokens");
       CHECK(n_different(y, multiply<EmulatedTiles>(c, false)) == 0);
     }
   }
@@ -287,10 +313,10 @@ TEST_CASE("AMX tiles equal emulated ones bit for bit", "[amx]") {
     WARN("skipped: this processor has no AMX");
     return;
   }
-  for (DType const type : {DType::f16, DType::bf16}) {
+  for (auto const& [type, two] : {std::pair{DType::f16, false}, {DType::bf16, false}, {DType::f16, true}}) {
     for (std::int32_t const n_tokens : {1, 16, 23, 70}) {
-      PanelCase const c(type, 1280, 83, n_tokens, 77);
-      INFO(name(type) << ", " << n_tokens << " tokens");
+      PanelCase const c(type, 1280, 83, n_tokens, 77, two);
+      INFO(name(type) << (two ? " in two parts, " : ", ") << n_tokens << " tokens");
       CHECK(n_different(multiply<amx::HardwareTiles>(c, true), multiply<EmulatedTiles>(c, true)) == 0);
     }
   }

@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "attention_outputs.hpp"
 #include "catch.hpp"
-#include "cpu_cases.hpp"
 #include "tiered/kernels/reference/attention.hpp"
 
 using namespace tiered_test;
@@ -99,10 +99,6 @@ class Pages {
   std::vector<std::byte*> pointers_;
 };
 
-struct Outputs {
-  std::vector<float> out, log_sum_exp;
-};
-
 /// `attend` gets the arguments, all rows at once.
 template <class Attend>
 Outputs attention_of(AttentionCase const& c, Pages const& pages, std::vector<float> const& q, std::int32_t first, std::int32_t n,
@@ -129,29 +125,6 @@ Outputs attention_of(AttentionCase const& c, Pages const& pages, std::vector<flo
   args.scale = 1 / std::sqrt(float(c.head_dim));
   attend(args);
   return result;
-}
-
-constexpr DType kv_types[] = {DType::f16, DType::f32, DType::q8_0};
-
-/// What outputs and logarithms may be off by, |q|, |k|, |v| <= 2 (and a little more after quantising): a score is a sum of head_dim
-/// products, each a rounding, of which none passes scale * 4 head_dim; its exponential is off relatively by as much, and by the
-/// exponential's own error; sums add a rounding for each of their steps.
-double relative_error(std::int32_t head_dim, std::int32_t n_positions) {
-  double const score_error = (head_dim + 5) * epsilon * 4.1 * std::sqrt(double(head_dim));
-  return 2 * (score_error + 8 * epsilon) + (n_positions + 40) * epsilon;
-}
-
-void check_close(Outputs const& got, Outputs const& expected, double relative) {
-  Worst worst, worst_log;
-  for (std::size_t i = 0; i < got.out.size(); ++i)
-    worst.compare(std::int64_t(i), double(got.out[i]), double(expected.out[i]), 2 * relative);
-  for (std::size_t i = 0; i < got.log_sum_exp.size(); ++i)
-    worst_log.compare(std::int64_t(i), double(got.log_sum_exp[i]), double(expected.log_sum_exp[i]),
-                      relative + 8 * epsilon * std::abs(double(expected.log_sum_exp[i])));
-  INFO(worst.text());
-  CHECK(worst.factor <= 1);
-  INFO(worst_log.text());
-  CHECK(worst_log.factor <= 1);
 }
 
 std::string describe(Isa isa, DType kv, AttentionCase const& c) {

@@ -28,8 +28,9 @@ std::vector<ExpertsCase> experts_cases() {
   cases.push_back({DType::f32, DType::bf16, DType::q5_1, 16, 4, 33, 77, 64, Activation::silu});
   cases.push_back({DType::q4_1, DType::q4_1, DType::q8_0, 6, 2, 1, 576, 96, Activation::silu});
   cases.push_back({DType::mxfp4, DType::iq4_nl, DType::q6_k, 6, 6, 2, 96, 256, Activation::silu});
-  cases.push_back({DType::q4_k, DType::bf16, DType::q8_0, 2, 1, 90, 256, 160, Activation::silu});   // many tokens in each group
-  cases.push_back({DType::q8_0, DType::q4_0, DType::q8_0, 2, 1, 3, 1024, 1024, Activation::silu});  // panels are further apart
+  cases.push_back({DType::q4_k, DType::bf16, DType::q8_0, 2, 1, 90, 256, 160, Activation::silu});  // many tokens in each group
+  cases.push_back({DType::q8_0, DType::q4_0, DType::q8_0, 2, 1, 3, 1024, 1024, Activation::silu});
+  cases.push_back({DType::bf16, DType::f16, DType::bf16, 3, 2, 40, 1060, 1120, Activation::silu});  // panels of several stretches
   return cases;
 }
 

@@ -1,6 +1,7 @@
 /// Matrix products of the CPU tables: against the reference on the same activations, and bit for bit among themselves.
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -31,6 +32,10 @@ std::vector<MatmulCase> matmul_cases() {
   for (Values const values : {Values::zeros, Values::subnormal, Values::large}) cases.push_back({3, 9, 5, false, values});
   return cases;
 }
+
+/// Which bits rows must keep in fine products.
+constexpr std::int32_t fine_bits = 16;
+RowProduct product_of(Cpu& cpu, DType weights, bool fine) { return cpu.table().product(weights, fine ? fine_bits : 0); }
 
 /// One problem with all it points to.
 struct Problem {
@@ -68,6 +73,12 @@ struct Problem {
   std::vector<float> x, bias;
 };
 
+std::vector<std::pair<DType, bool>> types_and_fine() {
+  std::vector<std::pair<DType, bool>> out{{DType::f16, true}};
+  for (DType const type : all_formats()) out.emplace_back(type, false);
+  return out;
+}
+
 std::int32_t dim_of(DType type, std::int32_t n_blocks) {
   std::int32_t const elems = std::int32_t(block_elems(type));
   return elems == 1 ? n_blocks * 67 : n_blocks * elems;  // floats have no blocks: an odd number of elements
@@ -76,15 +87,17 @@ std::int32_t dim_of(DType type, std::int32_t n_blocks) {
 /// Roundings of a sum: those along its longest chain of additions, and a few for products and the joining of lanes. With 8-bit
 /// activations a chain has one addition for each block of weights and one more for its minimum; a block of 256 has eight before
 /// that, each of a rounded product where it is not fused. Panels on tiles: a chain of 16 products, joined with another, for each 32
-/// elements; on vectors: two roundings for each 32 elements of a piece of 2048, and one for each piece.
+/// elements, in two parts of three products; on vectors: two roundings for each 32 elements of a piece of 2048, and one for each piece.
 double tolerance_factor(Problem const& p) {
   double const n_blocks = p.dim / double(block_elems(p.weights)), inside = block_elems(p.weights) == 256 ? 16 : 0;
+  if (p.activation == DType::act_bf16_two) return (3 * (p.dim / 32 + 1) + 17 + 10) * epsilon + 0x1p-16;  // the least products are left out
   if (p.activation == DType::act_bf16) return (std::max(p.dim / 32 + 18, std::min(p.dim, 2048) / 16 + p.dim / 2048) + 10) * epsilon;
   double const chain = p.activation == DType::f32 ? 256 + p.dim / 1024 : 2 * n_blocks + inside;
   return (chain + 10) * epsilon;
 }
 
-Worst compare_with_reference(Problem const& p, bool with_bias, std::vector<float> const& y, std::int64_t y_stride) {
+/// `more`: what rows may be off besides, relative to their magnitudes; then also by what matrix units take for zeros.
+Worst compare_with_reference(Problem const& p, bool with_bias, std::vector<float> const& y, std::int64_t y_stride, double more = 0) {
   std::vector<float> expected(y.size(), poison);
   reference::matmul(p.args(expected.data(), with_bias, y_stride), p.weights, p.activation);
   std::vector<std::vector<double>> w;
@@ -96,24 +109,24 @@ Worst compare_with_reference(Problem const& p, bool with_bias, std::vector<float
     std::vector<double> const x = reference::activation_row(p.activation, p.input(), p.n_tokens, p.dim, t);
     for (std::int64_t r = 0; r < y_stride; ++r) {
       std::int64_t const i = t * y_stride + r;
-      double sum = 0;
+      double sum = 0, sum_w = 0;
       if (r < p.rows) {
-        for (std::size_t k = 0; k < x.size(); ++k) sum += w[std::size_t(r)][k] * std::abs(x[k]);
+        for (std::size_t k = 0; k < x.size(); ++k) sum += w[std::size_t(r)][k] * std::abs(x[k]), sum_w += w[std::size_t(r)][k];
         if (with_bias) sum += std::abs(double(p.bias[std::size_t(r)]));
       }
       // Products below the normal range lose all relative precision: at most half of the smallest f32 each. Matrix units make zeros
       // of them.
-      double const lost = p.activation == DType::act_bf16 ? 1.2e-38 : 1e-45;
-      double const allowed = r < p.rows ? tolerance_factor(p) * sum + lost * p.dim : 0;
+      double const lost = act_part(p.activation) == DType::act_bf16 ? 1.2e-38 : 1e-45;
+      double const allowed = r < p.rows ? (tolerance_factor(p) + more) * sum + (more > 0 ? 1.2e-38 * sum_w : 0) + lost * p.dim : 0;
       worst.compare(i, double(y[std::size_t(i)]), double(expected[std::size_t(i)]), allowed);
     }
   }
   return worst;
 }
 
-std::vector<float> multiply(Cpu& cpu, Problem const& p, bool with_bias, std::int64_t y_stride) {
+std::vector<float> multiply(Cpu& cpu, Problem const& p, bool with_bias, std::int64_t y_stride, bool fine = false) {
   std::vector<float> y = poisoned(std::size_t(p.n_tokens) * std::size_t(y_stride));
-  cpu.run(cpu.table().matmul[std::uint32_t(p.weights)], p.args(y.data(), with_bias, y_stride));
+  cpu.run(product_of(cpu, p.weights, fine).matmul, p.args(y.data(), with_bias, y_stride));
   return y;
 }
 
@@ -140,11 +153,34 @@ TEST_CASE("CPU products equal the reference on the same activations within float
   }
 }
 
+TEST_CASE("rows that must keep 16 bits do, in products with binary16: as the reference, and as if they were exact") {
+  for (Isa const isa : available_isas()) {
+    Cpu cpu(isa);
+    RowProduct const product = product_of(cpu, DType::f16, true);
+    CHECK(act_bits(product.activation) >= fine_bits);
+    CHECK(product.fine == (act_bits(cpu.table().activation[std::uint32_t(DType::f16)]) < fine_bits));
+    std::uint64_t seed = 300;
+    for (MatmulCase const& c : matmul_cases()) {
+      Problem p(DType::f16, product.activation, dim_of(DType::f16, c.n_blocks), c.rows, c.n_tokens, ++seed, c.values);
+      std::vector<float> const y = multiply(cpu, p, c.bias, c.rows, true);
+      Worst const worst = compare_with_reference(p, c.bias, y, c.rows);
+      p.activation = DType::f32;
+      p.quantize();
+      // Two parts of 8 bits leave 2^-17 of an element, or a subnormal; the least products are 2^-16.
+      Worst const from_exact = compare_with_reference(p, c.bias, y, c.rows, 0x1p-17 + 0x1p-16);
+      INFO(name(isa) << ": " << c.rows << " x " << p.dim << ", " << c.n_tokens << " tokens, " << name(c.values));
+      INFO(worst.text() << "; exact rows: " << from_exact.text());
+      CHECK(worst.factor <= 1);
+      CHECK(from_exact.factor <= 1);
+    }
+  }
+}
+
 TEST_CASE("rows of any length: sums of long ones are joined in stretches") {
   for (Isa const isa : available_isas()) {
     Cpu cpu(isa);
     for (DType const type : {DType::f16, DType::bf16, DType::q4_1, DType::q8_0, DType::q2_k, DType::q4_k, DType::q6_k}) {
-      for (std::int32_t const n_tokens : {1, 6, 20}) {
+      for (std::int32_t const n_tokens : {1, 6, 17, 20}) {
         Problem const p(type, cpu.table().activation[std::uint32_t(type)], 140 * 256, 3, n_tokens, 12);
         Worst const worst = compare_with_reference(p, true, multiply(cpu, p, true, 3), 3);
         INFO(name(isa) << ' ' << name(type) << ", " << n_tokens << " tokens: " << worst.text());
@@ -164,6 +200,8 @@ TEST_CASE("a table names the activations that its products read") {
     }
     CHECK(table_of(isa).convert[activation_form(DType::act_q8)] != nullptr);
     CHECK((table_of(isa).convert[activation_form(DType::act_bf16)] != nullptr) == panels);
+    CHECK((table_of(isa).convert[activation_form(DType::act_bf16_two)] != nullptr) == (isa == Isa::amx));
+    CHECK_FALSE(table_of(isa, true).product(DType::f16, 24).fine);
     CHECK_FALSE(table_of(isa).supports(DType::q8_1));
     CHECK_FALSE(table_of(isa).supports(DType::act_q8));
     CHECK(std::string(table_of(isa).name) == name(isa));
@@ -174,12 +212,12 @@ TEST_CASE("a CPU product is the same for every thread count, with one token or m
   for (Isa const isa : available_isas()) {
     for (bool const f32 : {false, true}) {
       Cpu one(isa, f32, 1), two(isa, f32, 2), three(isa, f32, 3), seven(isa, f32, 7);
-      for (DType const type : all_formats()) {
-        INFO(name(isa) << (f32 ? " f32 " : " ") << name(type));
+      for (auto const& [type, fine] : types_and_fine()) {
+        INFO(name(isa) << (f32 ? " f32 " : " ") << name(type) << (fine ? ", fine rows" : ""));
         std::int32_t const dim = type == DType::f16 || type == DType::bf16 ? 2100 : dim_of(type, 5), rows = 83, n_tokens = 37;
-        Problem const p(type, one.table().activation[std::uint32_t(type)], dim, rows, n_tokens, 99);
-        std::vector<float> const all = multiply(one, p, true, rows);
-        for (Cpu* cpu : {&two, &three, &seven}) CHECK(same_bits(multiply(*cpu, p, true, rows), all));
+        Problem const p(type, product_of(one, type, fine).activation, dim, rows, n_tokens, 99);
+        std::vector<float> const all = multiply(one, p, true, rows, fine);
+        for (Cpu* cpu : {&two, &three, &seven}) CHECK(same_bits(multiply(*cpu, p, true, rows, fine), all));
 
         std::vector<float> single = poisoned(all.size()), parts = poisoned(all.size());
         for (std::int32_t t = 0, step = 1; t < n_tokens; t += step, step = step % 5 + 1) {  // 1, 2, 3, 4, 5, 1 ... tokens at a time
@@ -187,7 +225,7 @@ TEST_CASE("a CPU product is the same for every thread count, with one token or m
           args.n_tokens = std::min(step, n_tokens - t);
           std::vector<std::byte> const x = p.input_of(t, args.n_tokens);
           args.x = x.data();
-          two.run(two.table().matmul[std::uint32_t(type)], args);
+          two.run(product_of(two, type, fine).matmul, args);
         }
         CHECK(same_bits(single, all));
         for (std::int32_t r = 0, step = 1; r < rows; r += step, step = step % 13 + 3) {
@@ -195,7 +233,7 @@ TEST_CASE("a CPU product is the same for every thread count, with one token or m
           args.w = static_cast<std::byte const*>(args.w) + std::uint64_t(r) * row_bytes(type, std::uint64_t(dim));
           args.bias += r;
           args.rows = std::min(step, rows - r);
-          three.run(three.table().matmul[std::uint32_t(type)], args);
+          three.run(product_of(three, type, fine).matmul, args);
         }
         CHECK(same_bits(parts, all));
       }

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "activation_cases.hpp"
 #include "catch.hpp"
 #include "cpu_cases.hpp"
 #include "tiered/kernels/reference/elementwise.hpp"
@@ -126,59 +127,63 @@ TEST_CASE("CPU rope, of one row of positions and of three") {
   }
 }
 
-TEST_CASE("CPU silu and gelu are right to a few roundings, from the smallest to the largest argument") {
+TEST_CASE("CPU activation functions are right to a few roundings, from the smallest to the largest argument") {
   for (Isa const isa : available_isas()) {
-    for (Activation const activation : {Activation::silu, Activation::gelu_tanh}) {
-      std::vector<float> gate;
-      for (float v = 1e-38f; v < 1e4f; v *= 1.07f) {
-        gate.push_back(v);
-        gate.push_back(-v);
-      }
-      for (float v : {0.0f, -0.0f, 1e-42f, 1e30f, -1e30f, std::numeric_limits<float>::infinity()}) gate.push_back(v);
+    for (Activation const activation : activations) {
+      std::vector<float> const x = activation_arguments();
       SplitMix64 random(5);
-      std::vector<float> const up = random_floats(gate.size(), random);
-      std::vector<float> expected = poisoned(gate.size());
-      GatedArgs args{gate.data(), up.data(), expected.data(), std::int64_t(gate.size()), activation};
+      std::vector<float> const up = random_floats(x.size(), random);
+      std::vector<float> gated = poisoned(x.size()), alone = x;
+      GatedArgs args{x.data(), up.data(), gated.data(), std::int64_t(x.size()), activation};
       reference::gated(args);
+      reference::activate(ActivateArgs{alone.data(), std::int64_t(x.size()), activation});
       std::vector<float> const y = same_for_all_threads(isa, [&](Cpu& cpu) {
-        std::vector<float> out = gate;  // in place
+        std::vector<float> out = x;  // in place
         args.gate = args.out = out.data();
         cpu.run(cpu.table().gated, args);
         return out;
       });
+      std::vector<float> const z = same_for_all_threads(isa, [&](Cpu& cpu) {
+        std::vector<float> out = x;
+        cpu.run(cpu.table().activate, ActivateArgs{out.data(), std::int64_t(out.size()), activation});
+        return out;
+      });
       Worst worst;
-      for (std::size_t i = 0; i < gate.size(); ++i) {
-        // Both are g / (1 + e^-z). Rounding z to within 3 steps changes e^-z by 3 |z| steps; the rest is 8 roundings at most.
-        double const g = double(gate[i]), z = activation == Activation::silu ? g : 1.5957691216 * (g + 0.044715 * g * g * g);
-        double const relative = (activation == Activation::silu ? 8 : 8 + 3 * std::abs(std::max(z, -30.0))) * epsilon;
-        // 1 + tanh of the reference is good to 1e-16 of the argument; below -86 kernels may give 0.
-        worst.compare(std::int64_t(i), double(y[i]), double(expected[i]),
-                      relative * std::abs(double(expected[i])) + (z < -25 ? 1e-12 : 0) + 1e-15 * std::abs(g));
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        worst.compare(std::int64_t(i), double(y[i]), double(gated[i]), activation_tolerance(activation, x[i], gated[i]));
+        worst.compare(std::int64_t(i), double(z[i]), double(alone[i]), activation_tolerance(activation, x[i], alone[i]));
       }
-      INFO(name(isa) << (activation == Activation::silu ? " silu" : " gelu") << " of "
-                     << (worst.index >= 0 ? gate[std::size_t(worst.index)] : 0) << ": " << worst.text());
+      INFO(name(isa) << ' ' << name(activation) << " of " << (worst.index >= 0 ? x[std::size_t(worst.index)] : 0) << ": " << worst.text());
       CHECK(worst.factor <= 1);
       float const nan = std::numeric_limits<float>::quiet_NaN(), one = 1;
-      float out = 0;
+      float out = 0, in_place = nan;
       Cpu cpu(isa);
       cpu.run(cpu.table().gated, GatedArgs{&nan, &one, &out, 1, activation});
+      cpu.run(cpu.table().activate, ActivateArgs{&in_place, 1, activation});
       CHECK(std::isnan(out));
+      CHECK(std::isnan(in_place));
     }
   }
 }
 
-TEST_CASE("an element of gated does not depend on where its row begins or ends") {
+TEST_CASE("an element of gated, and of activate, does not depend on where its row begins or ends") {
   for (Isa const isa : available_isas()) {
-    Cpu cpu(isa);
-    SplitMix64 random(5);
-    std::vector<float> const gate = random_floats(101, random), up = random_floats(101, random);
-    std::vector<float> all = poisoned(101), parts = poisoned(101);
-    cpu.run(cpu.table().gated, GatedArgs{gate.data(), up.data(), all.data(), 101, Activation::gelu_tanh});
-    for (std::int64_t i = 0, step = 1; i < 101; i += step, step = step % 11 + 2) {
-      cpu.run(cpu.table().gated,
-              GatedArgs{gate.data() + i, up.data() + i, parts.data() + i, std::min<std::int64_t>(step, 101 - i), Activation::gelu_tanh});
+    for (Activation const activation : activations) {
+      INFO(name(isa) << ' ' << name(activation));
+      Cpu cpu(isa);
+      SplitMix64 random(5);
+      std::vector<float> const gate = random_floats(101, random), up = random_floats(101, random);
+      std::vector<float> all = poisoned(101), parts = poisoned(101), alone = gate, alone_parts = gate;
+      cpu.run(cpu.table().gated, GatedArgs{gate.data(), up.data(), all.data(), 101, activation});
+      cpu.run(cpu.table().activate, ActivateArgs{alone.data(), 101, activation});
+      for (std::int64_t i = 0, step = 1; i < 101; i += step, step = step % 11 + 2) {
+        std::int64_t const n = std::min<std::int64_t>(step, 101 - i);
+        cpu.run(cpu.table().gated, GatedArgs{gate.data() + i, up.data() + i, parts.data() + i, n, activation});
+        cpu.run(cpu.table().activate, ActivateArgs{alone_parts.data() + i, n, activation});
+      }
+      CHECK(same_bits(all, parts));
+      CHECK(same_bits(alone, alone_parts));
     }
-    CHECK(same_bits(all, parts));
   }
 }
 
@@ -247,7 +252,7 @@ TEST_CASE("CPU activations, in blocks or panels, equal their definition bit for 
       for (std::size_t i = 1536; i < 2048; ++i) x[i] = std::ldexp(x[i] == 0 ? 1.0f : x[i], -99);
       for (std::size_t i = 2048; i < 2560; ++i) x[i] = float(i % 255) - 127.0f + 0.5f * float(i % 2);  // ties
       for (std::size_t i = 2048; i < 2560; i += 32) x[i] = 127.0f;
-      for (DType const type : {DType::act_q8, DType::act_bf16}) {
+      for (DType const type : {DType::act_q8, DType::act_bf16, DType::act_bf16_two}) {
         auto const kernel = cpu.table().convert[activation_form(type)];
         if (kernel == nullptr) continue;
         std::size_t const bytes = block_bytes(type);

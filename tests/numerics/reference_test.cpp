@@ -1,4 +1,5 @@
 // The reference kernels against values worked out by hand and properties that follow from their definitions.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -127,6 +128,27 @@ TEST_CASE("reference panels: rows side by side, neighbours in k together, subnor
     for (std::size_t k = 0; k < values.size(); ++k) REQUIRE(values[k] == double(x[std::size_t(row) * dim + k]));
   }
   CHECK_THROWS_AS(reference::quantize(QuantizeArgs{x.data(), panels.data(), n_rows, dim}, DType::f32), Error);
+}
+
+TEST_CASE("reference panels of long rows: all panels of a stretch, then those of the next, every half-word once", "[reference]") {
+  constexpr std::int32_t n_rows = 18, dim = 1024 + 35;  // stretches of 1024 and 64
+  CHECK(panel_index(n_rows, dim, 0, 1023) == 511 * 32 + 1);
+  CHECK(panel_index(n_rows, dim, 16, 0) == 16 * 1024);
+  CHECK(panel_index(n_rows, dim, 17, 1022) == 16 * 1024 + 511 * 4 + 2);
+  CHECK(panel_index(n_rows, dim, 0, 1024) == 18 * 1024);
+  CHECK(panel_index(n_rows, dim, 3, 1026) == 18 * 1024 + 32 + 6);
+  CHECK(panel_index(n_rows, dim, 16, 1024) == 18 * 1024 + 16 * 64);
+  CHECK(panel_index(n_rows, dim, 17, 1058) == 18 * 1024 + 16 * 64 + 17 * 4 + 2);
+  for (std::int32_t const d : {1, 31, 32, 992, 1023, 1024, 1025, 2048, 2080, 3071}) {
+    for (std::int32_t const n : {1, 15, 16, 17, 33}) {
+      std::vector<int> times(activation_bytes(DType::act_bf16, std::uint64_t(n), std::uint64_t(d)) / 2);
+      for (std::int32_t row = 0; row < n; ++row) {
+        for (std::int32_t k = 0; k < (d + 31) / 32 * 32; ++k) ++times.at(std::size_t(panel_index(n, d, row, k)));
+      }
+      INFO(n << " rows of " << d);
+      CHECK(std::count(times.begin(), times.end(), 1) == std::ptrdiff_t(times.size()));
+    }
+  }
 }
 
 TEST_CASE("reference rms_norm", "[reference]") {
@@ -287,6 +309,15 @@ TEST_CASE("reference elementwise ops and gather", "[reference]") {
   double const gelu[] = {0, 2 * 0.8411919906, -0.0454023059, 60, 0};  // values of the published approximation
   for (std::size_t i = 0; i < 5; ++i) CHECK(out[i] == Approx(gelu[i]).margin(1e-9));
 
+  std::vector<float> x = {0, 1, -2, 30, -200};
+  reference::activate(ActivateArgs{x.data(), 5, Activation::quick_gelu});
+  double const quick[] = {0, 1 / (1 + std::exp(-1.702)), -2 / (1 + std::exp(2 * 1.702)), 30, 0};
+  for (std::size_t i = 0; i < 5; ++i) CHECK(x[i] == Approx(quick[i]).margin(1e-30));
+  x = {0, 1, -2, 30, -200};
+  reference::activate(ActivateArgs{x.data(), 5, Activation::gelu_erf});
+  double const exact[] = {0, 0.8413447461, -0.0455002639, 30, 0};  // x times the normal distribution's table
+  for (std::size_t i = 0; i < 5; ++i) CHECK(x[i] == Approx(exact[i]).margin(1e-9));
+
   reference::add(AddArgs{up.data(), out.data(), 1});
   CHECK(out[0] == 5);
   CHECK(out[3] == 60);
@@ -294,6 +325,22 @@ TEST_CASE("reference elementwise ops and gather", "[reference]") {
   std::vector<float> y(6);
   reference::gather(GatherArgs{up.data(), index, y.data(), 3, 2});
   CHECK(y == std::vector<float>{1, 2, 1, 2, 5, 2});
+}
+
+TEST_CASE("reference layer_norm and add_taps", "[reference]") {
+  std::vector<float> const x = {1, 3, 5, 7, -2, -2, -2, -2}, weight = {1, 2, 1, -1}, bias = {0, 0, 1, 10};
+  std::vector<float> y(8);
+  reference::layer_norm(LayerNormArgs{x.data(), weight.data(), bias.data(), y.data(), 2, 4, 4});  // mean 4, variance 5, and 4: a root of 3
+  double const normed[] = {-1, -2.0 / 3, 1 + 1.0 / 3, 9, 0, 0, 1, 10};
+  for (std::size_t i = 0; i < 8; ++i) CHECK(y[i] == Approx(normed[i]));
+  reference::layer_norm(LayerNormArgs{x.data(), nullptr, nullptr, y.data(), 1, 4, 4});
+  for (std::size_t i = 0; i < 4; ++i) CHECK(y[i] == Approx((double(x[i]) - 4) / 3));
+
+  std::vector<float> const table = {1, 10, 2, 20, 3, 30}, share = {1, 0.5f, -2, 0, 0.25f, 0.25f, 0.25f, 0.25f};
+  std::int32_t const index[] = {2, 1, 0, 0, 1, 1, 1, 1};
+  std::vector<float> sums = {100, 200, 0, -1};
+  reference::add_taps(AddTapsArgs{table.data(), index, share.data(), sums.data(), 2, 2});
+  CHECK(sums == std::vector<float>{102, 220, 2, 19});
 }
 
 TEST_CASE("reference embed", "[reference]") {

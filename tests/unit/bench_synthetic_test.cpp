@@ -12,6 +12,7 @@
 #include "error_of.hpp"
 #include "temp_dir.hpp"
 #include "tiered/io/gguf.hpp"
+#include "tiered/io/tokenizer.hpp"
 #include "tiered/kernels/format/decode.hpp"
 #include "tiered/model/transformer.hpp"
 
@@ -117,6 +118,22 @@ TEST_CASE("a model is the same file for a seed, with any number of threads") {
   bench::make_synthetic(model, dir / "c", Routing::uniform, 3, 3);
   CHECK(bytes_of(dir / "a") == bytes_of(dir / "b"));
   CHECK(bytes_of(dir / "a") != bytes_of(dir / "c"));
+}
+
+TEST_CASE("the vocabulary of vision-language models has a token for each byte and each mark") {
+  tiered::GgufWriter writer;
+  writer.set("general.architecture", std::string("qwen2vl"));
+  bench::detail::set_vocabulary(writer);
+  std::vector<std::byte> const bytes = writer.to_bytes();
+  tiered::GgufFile const file = tiered::GgufFile::parse(bytes);
+  tiered::Tokenizer const tokenizer = tiered::make_tokenizer(file);
+  std::string every;
+  for (int b = 1; b < 256; ++b) every += char(b);
+  CHECK(tokenizer.decode(tokenizer.encode(every)) == every);
+  CHECK(tokenizer.encode("<|image_pad|><|im_end|>", {false, true}) == std::vector<std::int32_t>{261, 258});
+  CHECK(tokenizer.is_end_of_generation(258));
+  std::vector<tiered::ChatMessage> const hi{{"user", "Hi"}};
+  CHECK(tiered::chat_template_from_gguf(file).render(hi) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
 }
 
 TEST_CASE("large models have the bytes of the files that they stand for") {

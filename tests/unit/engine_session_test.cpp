@@ -195,10 +195,12 @@ TEST_CASE("a damaged or cut file is refused at every byte, and nothing changes")
   std::swap_ranges(swapped.begin() + 64, swapped.begin() + 72, swapped.begin() + 72);
   CHECK((swapped == good || refused(swapped)));
   CHECK(refused("GGUF" + std::string(100, 'x')));
-  std::string version = good;
-  version[8] = 3;
-  write(bad_path, version);
-  CHECK(error_of([&] { load_session(engine, bad_path, conversation); }).says("version 3"));
+  for (int const n : {0, 2, 3, 5}) {
+    std::string version = good;
+    version[8] = char(n);
+    write(bad_path, version);
+    CHECK(error_of([&] { load_session(engine, bad_path, conversation); }).says(concat("version ", n), "1 and 4"));
+  }
   std::string sum = good;
   std::fill(sum.end() - 8, sum.end(), char(0x5a));
   write(bad_path, sum);
@@ -216,11 +218,12 @@ TEST_CASE("rotary shifts that cannot be are refused, whoever wrote them") {
     conversation.prompt(engine, some_tokens(6));
     save_session(engine, conversation, path);
     std::string const plain = bytes_of(path);
-    // A whole file with these shifts: behind the header of 40 bytes and the tokens.
+    // A whole file with these shifts: behind the header of 40 bytes, the tokens, and the number of pictures.
     auto const load = [&](std::vector<RopeShift> const& shifts) {
       std::string forged = plain.substr(0, plain.size() - 8);
-      forged[8] = 2;
+      forged[8] = 4;
       forged.insert(40 + 6 * 4, reinterpret_cast<char const*>(shifts.data()), shifts.size() * sizeof(RopeShift));
+      forged.insert(40 + 6 * 4, 8, '\0');
       detail::Checksum sum;
       sum.add(std::as_bytes(std::span(forged)));
       std::uint64_t const value = sum.value();
@@ -228,15 +231,28 @@ TEST_CASE("rotary shifts that cannot be are refused, whoever wrote them") {
       return error_of([&] { load_session(engine, path, conversation); }).code;
     };
     using Shifts = std::vector<RopeShift>;
-    Shifts const too_many = {{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 6}, {7, 7}};
-    for (Shifts const& bad : {Shifts{}, Shifts{{0, 1}}, Shifts{{-1, 5}}, Shifts{{7, 1}}, Shifts{{3, 1}, {3, 2}}, Shifts{{4, 1}, {2, 2}},
-                              Shifts{{3, -3}}, Shifts{{3, 1 << 30}}, Shifts{{6, 0x7fffffff}}, Shifts{{6, -0x7fffffff}}, too_many}) {
+    Shifts const too_many = {{0, 0}, {1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 6}};
+    for (Shifts const& bad :
+         {Shifts{}, Shifts{{-1, 5}}, Shifts{{6, 1}}, Shifts{{3, 1}, {3, 2}}, Shifts{{4, 1}, {2, 2}}, Shifts{{3, -4}}, Shifts{{3, 1 << 30}},
+          Shifts{{3, (1 << 30) - 5}}, Shifts{{5, 0x7fffffff}}, Shifts{{5, -0x7fffffff}}, too_many}) {
       CHECK(load(bad) == Errc::bad_file);
       CHECK((conversation.length() == 6 && conversation.sequence().rope_position() == 6));
     }
     bool const has_sections = engine.core().config().n_position_rows() > 1;
-    CHECK(load({{3, 1}, {6, 4}}) == (has_sections ? std::nullopt : std::optional(Errc::bad_file)));
-    CHECK(conversation.sequence().rope_position() == (has_sections ? 10 : 6));
+    auto const expected = has_sections ? std::nullopt : std::optional(Errc::bad_file);
+    CHECK(load({{0, 1}, {3, -3}, {4, 1}}) == expected);
+    CHECK(conversation.sequence().rope_position() == (has_sections ? 7 : 6));
+    CHECK(load({{2, 20}, {4, -1}}) == expected);  // two rows far ahead of those behind them
+    CHECK(conversation.sequence().rope_position() == (has_sections ? 24 : 6));
+    for (std::int32_t i = 0; has_sections && i < 6; ++i)
+      CHECK(conversation.sequence().rope_position(i) == (i < 2 ? i : i < 4 ? 20 + i : i - 1));
+    if (!has_sections) continue;
+    conversation.truncate(3);
+    CHECK(conversation.sequence().rope_position() == 23);
+    conversation.truncate(2);
+    CHECK(conversation.sequence().rope_position() == 2);
+    CHECK(load({{2, 3}, {3, (1 << 30) - 6}}) == std::nullopt);  // the last position that there is
+    CHECK(conversation.sequence().rope_position() == 1 << 30);
   }
 }
 

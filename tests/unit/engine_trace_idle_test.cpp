@@ -88,7 +88,7 @@ TEST_CASE("a file has a counter that a layer sets and its end takes back; a mean
   trace.begin_step("prompt");
   record(on_device(1, 1, 2));
   record(on_device(2, 12, 13));
-  trace.begin_step("token 1");
+  trace.begin_step("token 1", TraceStepKind::token);
   record(on_device(2, 14, 15));  // the same layer, but of another step
   record(on_device(1, 15.5, 16));
   std::string text;
@@ -99,10 +99,12 @@ TEST_CASE("a file has a counter that a layer sets and its end takes back; a mean
     if (e["ph"] == "C") points.emplace_back(double(e["ts"]), double(e["args"]["us"]));
   }
   CHECK(points == std::vector<std::pair<double, double>>{{0, 10e6}, {12e6, 0}, {13e6, 0.5e6}, {15e6, 0}});
-  IdleSum const sum = decode_idle(trace.events(), shard_table, trace.steps());
+  IdleSum const sum = steps_idle(trace.events(), shard_table, trace.steps(), TraceStepKind::token);
   CHECK(sum.n_layers == 1);
   CHECK(sum.mean_s() == 0.5);
-  CHECK(decode_idle(trace.events(), shard_table, {}).n_layers == 0);
+  CHECK(steps_idle(trace.events(), shard_table, trace.steps(), TraceStepKind::prompt).mean_s() == 10);
+  CHECK(steps_idle(trace.events(), shard_table, trace.steps(), TraceStepKind::media).n_layers == 0);
+  CHECK(steps_idle(trace.events(), shard_table, {}, TraceStepKind::prompt).n_layers == 0);
 }
 
 TEST_CASE("each layer that a simulated device runs in a step is there once, and idle for less than it lasts", "[trace][sim]") {

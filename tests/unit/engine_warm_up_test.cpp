@@ -116,6 +116,25 @@ TEST_CASE("rows go to the tier that takes them, and to the last where none does"
   CHECK(detail::tier_of(tiers, 513) == 2);
 }
 
+TEST_CASE("chunks of more rows than all are tried with are tried, each once, and no more rows than contexts have") {
+  std::vector<PlanImage> images(5);
+  auto const set = [&](std::size_t i, std::int32_t chunk, std::int32_t block, bool uses_device = true) {
+    images[i].limits = {chunk, block};
+    images[i].uses_device = uses_device;
+  };
+  set(0, 1, 1);
+  set(1, 2048, 2048);
+  set(2, 4096, 16384);
+  set(3, 4096, 4096);
+  set(4, 8192, 8192);
+  using Tried = std::vector<std::pair<std::size_t, std::int32_t>>;
+  CHECK(detail::large_chunks(images, detail::warm_up_rows, 100000) == Tried{{2, 4096}, {4, 8192}});
+  CHECK(detail::large_chunks(images, detail::warm_up_rows, 6000) == Tried{{2, 4096}, {4, 6000}});
+  CHECK(detail::large_chunks(images, detail::warm_up_rows, 2048).empty());
+  set(4, 8192, 8192, false);
+  CHECK(detail::large_chunks(images, detail::warm_up_rows, 100000) == Tried{{2, 4096}});
+}
+
 TEST_CASE("an engine that was warmed up computes what others compute, and counts nothing of it") {
   std::vector<std::int32_t> const tokens{5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24};
   for (char const* file : {"llama.mixed.gguf", "qwen3moe.mixed.gguf"}) {

@@ -135,6 +135,18 @@ TEST_CASE("what is empty in a message the template does not see") {
         "'arguments': {'x': 1}}}], 'tool_call_id': '1', 'name': 'n'}");
 }
 
+TEST_CASE("a message of parts has a list for its content") {
+  ChatMessage m{"user", "not seen"};
+  m.parts = {{ChatPart::Kind::image, {}}, {ChatPart::Kind::text, "Hi \"you\""}, {ChatPart::Kind::video, {}}};
+  std::vector const messages{m};
+  CHECK(ChatTemplate("{{ messages[0] }}").render(messages) ==
+        "{'role': 'user', 'content': [{'type': 'image'}, {'type': 'text', 'text': 'Hi \"you\"'}, {'type': 'video'}]}");
+  CHECK(ChatTemplate(builtin_chat_template("chatml")).render(messages) ==
+        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Hi \"you\"<|vision_start|><|video_pad|><|vision_end|><|im_end|>\n"
+        "<|im_start|>assistant\n");
+  CHECK(error_of([&] { ChatTemplate(plain).render(messages); }).code == Errc::unsupported);
+}
+
 TEST_CASE("options become variables, tools and the time") {
   CHECK(rendered("{{ enable_thinking is false }} {{ effort }} {{ missing is defined }} {{ tools }} {{ documents }}",
                  {{{"enable_thinking", "false"}, {"effort", "\"high\""}}, {}, {}}) == "True high False None None");

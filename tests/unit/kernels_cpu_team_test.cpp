@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -14,6 +15,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <sys/mman.h>
 
 #include "catch.hpp"
 #include "error_of.hpp"
@@ -423,4 +426,77 @@ TEST_CASE("a team that reads ahead leaves it for any loop, of any thread, and fo
   one.read_ahead(parts);
   std::vector<std::span<std::byte const>> const many(Team::max_read_parts + 1, parts[0]);
   CHECK(tiered_test::error_of([&] { team.read_ahead(many); }).code == Errc::precondition);
+}
+
+namespace {
+
+/// Pages that nobody has touched yet.
+class FreshPages {
+ public:
+  explicit FreshPages(std::size_t bytes) : bytes_(bytes) {
+    data_ = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(data_ != MAP_FAILED);
+    madvise(data_, bytes, MADV_NOHUGEPAGE);
+  }
+  FreshPages(FreshPages const&) = delete;
+  FreshPages& operator=(FreshPages const&) = delete;
+  ~FreshPages() { munmap(data_, bytes_); }
+  std::span<std::byte const> bytes() const { return {static_cast<std::byte const*>(data_), bytes_}; }
+  std::vector<bool> touched() const {
+    std::vector<unsigned char> present(bytes_ / 4096);
+    REQUIRE(mincore(data_, bytes_, present.data()) == 0);
+    std::vector<bool> out;
+    for (unsigned char const p : present) out.push_back((p & 1) != 0);
+    return out;
+  }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_;
+};
+
+}  // namespace
+
+TEST_CASE("members of a team read what loops to come want, each its share, while they have nothing to do") {
+  if (tiered::allowed_cpus().size() < 2 || tiered::cgroup_cpus().value_or(3) <= 2) return;  // a crowded team reads nothing
+  constexpr std::size_t n_pages = 64;                                                       // a share of 32 for each of two
+  FreshPages const memory(n_pages * 4096), never(n_pages * 4096);
+  Team team(2);
+  std::vector<std::span<std::byte const>> const parts{memory.bytes()};
+  team.read_when_idle(parts);
+  std::vector<bool> touched;
+  for (int i = 0; i < 1000000; ++i) {
+    team.parallel_for(2, 1, [](std::int64_t, std::int64_t) {});
+    touched = memory.touched();
+    if (touched[n_pages - 1]) break;
+  }
+  for (std::size_t p = 0; p < n_pages; ++p) CHECK(touched[p] == (p >= n_pages / 2));  // member 0 is the caller
+  team.read_when_idle({});
+  for (int i = 0; i < 1000; ++i) team.parallel_for(2, 1, [](std::int64_t, std::int64_t) {});
+  CHECK(std::ranges::none_of(never.touched(), [](bool t) { return t; }));
+}
+
+TEST_CASE("memory that a team may read when idle can go once nobody reads any more") {
+  FreshPages const last(std::size_t{1} << 20);  // longer than the team
+  Team team(2);
+  std::atomic<std::int64_t> sum{0};
+  auto const loop = [&] { team.parallel_for(64, 1, [&](std::int64_t begin, std::int64_t end) { sum += end - begin; }); };
+  for (int i = 0; i < 300; ++i) {
+    auto first = std::make_unique<FreshPages>(std::size_t{1} << 20), second = std::make_unique<FreshPages>(std::size_t{1} << 18);
+    std::vector<std::span<std::byte const>> const both{first->bytes(), second->bytes()}, one{second->bytes()};
+    team.read_when_idle(both);
+    if (i % 2 == 0) loop();
+    if (i % 3 == 0) team.read_when_idle(one);
+    if (i % 5 != 0) std::thread(loop).join();
+    team.read_when_idle({});
+    first.reset();
+    second.reset();
+    loop();
+  }
+  CHECK(sum > 300 * 64);
+  std::vector<std::span<std::byte const>> const parts{last.bytes()};
+  team.read_when_idle(parts);  // what nobody ended: the team's end does
+  Team(1).read_when_idle(parts);
+  std::vector<std::span<std::byte const>> const many(Team::max_read_parts + 1, parts[0]);
+  CHECK(tiered_test::error_of([&] { team.read_when_idle(many); }).code == Errc::precondition);
 }

@@ -86,8 +86,10 @@ class Stream final : public tiered::ForeignLane {
     });
   }
   void poll() override {
+    if (on_poll) on_poll();
     if (is_broken_.load()) throw Error(Errc::device, "the device is lost");
   }
+  std::function<void()> on_poll;  ///< set before anybody waits
 
  private:
   void push(std::function<void()> work) {
@@ -357,6 +359,46 @@ TEST_CASE("nobody waits for ever for a device that is lost", "[memory][foreign_l
     lanes->clear_errors();  // of the host's lane; a lost device stays lost
     lanes->synchronize(host);
     REQUIRE(error_of([&] { lanes->wait(never); }).code == Errc::device);
+    goes_on.store(true);
+  }
+}
+
+TEST_CASE("a lane's thread asks no device: its driver may be held by whoever waits for the lane", "[memory][foreign_lane]") {
+  auto const lanes = LaneSet::threads();
+  LaneSet::Lane const host = lanes->open("host");
+  Stream stream(lanes);
+  std::atomic<bool> goes_on{false};
+  std::atomic<int> asked_by_waiter{0}, asked_by_others{0};
+  std::thread::id const waiter = std::this_thread::get_id();
+  stream.on_poll = [&] {
+    if (std::this_thread::get_id() != waiter) ++asked_by_others;
+    if (std::this_thread::get_id() == waiter && ++asked_by_waiter == 2) goes_on.store(true);  // many times as long as a lane looks
+  };
+  stream.launch([&] {
+    while (!goes_on.load()) std::this_thread::yield();
+  });
+  lanes->wait_for(host, stream.ticket());
+  bool ran = false;
+  lanes->submit(host, [done = &ran] { *done = true; });
+  lanes->synchronize(host);
+  CHECK(ran);
+  CHECK(asked_by_waiter.load() == 2);
+  CHECK(asked_by_others.load() == 0);
+}
+
+TEST_CASE("who waits for a lane that waits for a device learns that this is lost", "[memory][foreign_lane]") {
+  for (auto const& lanes : both_modes()) {
+    LaneSet::Lane const host = lanes->open("host");
+    Stream stream(lanes);
+    std::atomic<bool> goes_on{false};
+    stream.launch([&] {
+      while (!goes_on.load()) std::this_thread::yield();
+    });
+    lanes->wait_for(host, stream.ticket());
+    lanes->submit(host, [] {});
+    stream.break_down();
+    REQUIRE(error_of([&] { lanes->synchronize(host); }).code == Errc::device);
+    lanes->clear_errors();
     goes_on.store(true);
   }
 }

@@ -43,7 +43,7 @@ struct Pinned {
     calls->memory.deallocate(block);
   }
   std::size_t capacity_bytes() const { return calls->most; }
-  std::size_t used_bytes() const { return 0; }
+  std::size_t used_bytes() const { return calls->memory.used_bytes(); }
 };
 
 }  // namespace
@@ -80,6 +80,7 @@ TEST_CASE("layers in VRAM lie in the given room whole, without overlap; host lay
   CHECK(kv.host_bytes() == one_page);
   kv.reserve(0, kv_page_tokens + 1);
   CHECK(kv.host_bytes() == 2 * one_page);
+  CHECK(kv.host_held_bytes() == kv.host_bytes());  // pageable memory is taken when it is used
   CHECK(kv.tables(0)[0].k_pages[0] == first);
   CHECK(kv.tables(0)[1].k_pages[0] == nullptr);
   kv.release(0, kv_page_tokens);
@@ -229,6 +230,7 @@ TEST_CASE("page-locked memory comes in few blocks, as much again each time, and 
     }
     kv.release(0, 12 * page_tokens);
     CHECK(kv.host_bytes() == 2 * column_bytes);
+    CHECK(kv.host_held_bytes() == given);  // kept for sequences to come
     CHECK(kv.tables(1)[0].k_pages[12] == nullptr);
     std::size_t const n_blocks = calls.given.size();
     kv.reserve(0, n_pages * page_tokens);
@@ -240,7 +242,9 @@ TEST_CASE("page-locked memory comes in few blocks, as much again each time, and 
   {
     KvCache kv(config, {n_pages * page_tokens, 1, DType::f16, page_tokens}, shares, vram.data(), Pinned{&calls});
     kv.reserve(0, 16 * page_tokens);
-    calls.most = column_bytes;  // one page's
+    CHECK(kv.host_bytes() == 6 * column_bytes);
+    CHECK(kv.host_held_bytes() > kv.host_bytes());  // taken ahead
+    calls.most = column_bytes;                      // one page's
     kv.reserve(0, 30 * page_tokens);
     CHECK(kv.host_bytes() == 20 * column_bytes);
     calls.most = 0;

@@ -149,7 +149,7 @@ class Rig {
     p.host_base = activations.data();
     p.kv = &kv;
     p.cache = &cache;
-    p.device_maps_host = o.maps_host;
+    p.host_access.activations = o.maps_host;
     p.trace = &log;
     return p;
   }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "catch.hpp"
@@ -195,6 +196,39 @@ TEST_CASE("a JPEG of very many scans is refused", "[vision][image]") {
   auto const error = error_of([&] { decode_image(bytes_of(with_scans(300))); });
   CHECK(error.code == Errc::bad_file);
   CHECK(error.says("200 scans"));
+}
+
+TEST_CASE("what an arithmetic JPEG asks for is bounded by its bytes", "[vision][image]") {
+  if (!tiered::can_decode(ImageFormat::jpeg)) return;
+  // 24 x 24, grey: 20 + 8 x + 3 y, by cjpeg -arithmetic -quality 60.
+  constexpr std::string_view digits =
+      "ffd8ffe000104a46494600010100000100010000ffdb0043000d090a0b0a080d0b0a0b0e0e0d0f13201513121213271c1e17202e2931302e292d2c33"
+      "3a4a3e333646372c2d405741464c4e525352323e5a615a50604a51524fffc9000b080018001801011100ffcc000600101005ffda0008010100003f00"
+      "ff00780ce67d9b1280189188da29f616fdf690529dae358b07731eee73857050f34122bc751536edb2c1086a8af481112a89a071b0c2aa249ae78550"
+      "5ea22cffd9";
+  std::string file;
+  for (std::size_t i = 0; i < digits.size(); i += 2) file += char(std::stoi(std::string(digits.substr(i, 2)), nullptr, 16));
+  auto const with_size = [&](int width, int height) {
+    std::string out = file;
+    std::size_t const frame = out.find("\xff\xc9");
+    for (std::size_t i = 0; i < 2; ++i) {
+      out[frame + 5 + i] = char(height >> (8 - 8 * i) & 255);
+      out[frame + 7 + i] = char(width >> (8 - 8 * i) & 255);
+    }
+    return out;
+  };
+  auto const refusal = error_of([&] { decode_image(bytes_of(with_size(13000, 13000))); });
+  if (refusal.code == Errc::unsupported) return;  // a library without arithmetic coding
+  Image const image = decode_image(bytes_of(file));
+  int worst = 0;
+  for (int y = 0; y < 24; ++y) {
+    for (int x = 0; x < (y < 16 ? 24 : 16); ++x) worst = std::max(worst, std::abs(int(image.row(y)[3 * x]) - (20 + 8 * x + 3 * y) % 256));
+  }
+  CHECK(worst <= 12);
+  CHECK(refusal.code == Errc::over_budget);
+  CHECK(refusal.says("13000 x 13000", "185 bytes", "1515520"));
+  CHECK(error_of([&] { decode_image(bytes_of(with_size(1516, 1000))); }).code == Errc::over_budget);
+  CHECK(error_of([&] { decode_image(bytes_of(with_size(1515, 1000))); }).code != Errc::over_budget);
 }
 
 TEST_CASE("what is no image, or of a kind that is not read, is refused by name", "[vision][image]") {

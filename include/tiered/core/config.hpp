@@ -36,3 +36,8 @@
 #include <cassert>
 #define TIERED_ASSERT(condition) assert(condition)
 #endif
+
+// As for images above, of video files: FFmpeg's headers are there.
+#ifndef TIERED_HAS_FFMPEG
+#define TIERED_HAS_FFMPEG 0
+#endif

@@ -47,6 +47,8 @@ enum class DType : std::uint32_t {
   act_bf16 = 257,       ///< activations: bfloat16 in panels of 16 rows (likewise)
   act_f16_rows = 258,   ///< activations: binary16, row after row, and a factor for each row (likewise)
   act_bf16_rows = 259,  ///< activations: bfloat16, row after row (likewise)
+  act_f16_two = 260,    ///< activations: act_f16_rows in two parts, the second of what the first leaves (likewise)
+  act_bf16_two = 261,   ///< activations: act_bf16 in two parts (likewise)
 };
 inline constexpr std::uint32_t n_file_dtypes = 48;  ///< size of tables indexed by the number of a file's type
 
@@ -95,6 +97,8 @@ TIERED_HD constexpr DTypeInfo dtype_info(DType type) {
     case DType::act_bf16: return {"act_bf16", 32, 64};
     case DType::act_f16_rows: return {"act_f16_rows", 1, 2};
     case DType::act_bf16_rows: return {"act_bf16_rows", 1, 2};
+    case DType::act_f16_two: return {"act_f16_two", 1, 4};
+    case DType::act_bf16_two: return {"act_bf16_two", 32, 128};
   }
   return {};
 }
@@ -110,12 +114,11 @@ TIERED_HD constexpr std::uint64_t row_bytes(DType type, std::uint64_t elems) {
   return elems / info.block_elems * info.block_bytes;
 }
 
-/// Elements of a row of act_bf16, as memory is concerned: a multiple of 32, and 64 more where panels of 16 rows would otherwise lie a
-/// multiple of 32 KiB apart and so share a few sets of a cache. The last 64 are not used.
-TIERED_HD constexpr std::uint64_t panel_dim(std::uint64_t dim) { return (dim + 31) / 32 * 32 + (dim % 1024 == 0 ? 64 : 0); }
+/// Elements of a row of act_bf16, zeros at the end.
+TIERED_HD constexpr std::uint64_t panel_dim(std::uint64_t dim) { return (dim + 31) / 32 * 32; }
 
 /// The forms that activations are converted to, numbered: tables of what makes them, or of what was made.
-inline constexpr int n_activation_forms = 4;
+inline constexpr int n_activation_forms = 6;
 TIERED_HD constexpr int activation_form(DType type) { return type > DType::act_q8 ? int(type) - int(DType::act_q8) : 0; }
 
 /// Elements from row to row of act_f16_rows and act_bf16_rows: whole tiles of a matrix unit. Those past dim are zeros.
@@ -125,11 +128,33 @@ TIERED_HD constexpr std::uint64_t act_factors_offset(std::uint64_t n_rows, std::
   return (n_rows * act_row_elems(dim) * 2 + 255) / 256 * 256;
 }
 
-/// Bytes of n_rows rows in a type that products take: f32, act_q8 (dim % 32 == 0), act_bf16, act_f16_rows or act_bf16_rows.
+/// The type of either part of a form in two parts; else the type itself.
+TIERED_HD constexpr DType act_part(DType type) {
+  return type == DType::act_f16_two ? DType::act_f16_rows : type == DType::act_bf16_two ? DType::act_bf16 : type;
+}
+/// Significant bits that elements keep in a type that products take; of 8-bit blocks those of the largest.
+TIERED_HD constexpr std::int32_t act_bits(DType type) {
+  switch (type) {
+    case DType::act_q8: return 7;
+    case DType::act_bf16:
+    case DType::act_bf16_rows: return 8;
+    case DType::act_f16_rows: return 11;
+    case DType::act_bf16_two: return 16;
+    case DType::act_f16_two: return 22;
+    default: return 24;
+  }
+}
+
+/// Bytes of n_rows rows in a type that products take: f32, act_q8 (dim % 32 == 0) or one of the other forms.
 TIERED_HD constexpr std::uint64_t activation_bytes(DType type, std::uint64_t n_rows, std::uint64_t dim) {
+  if (act_part(type) != type) return 2 * ((activation_bytes(act_part(type), n_rows, dim) + 255) / 256 * 256);
   if (type == DType::act_f16_rows) return act_factors_offset(n_rows, dim) + n_rows * sizeof(float);
   if (type == DType::act_bf16_rows) return n_rows * act_row_elems(dim) * 2;
   return n_rows * row_bytes(type, type == DType::act_bf16 ? panel_dim(dim) : dim);
+}
+/// Where the second part of a form in two parts begins, in bytes.
+TIERED_HD constexpr std::uint64_t act_second_offset(DType type, std::uint64_t n_rows, std::uint64_t dim) {
+  return activation_bytes(type, n_rows, dim) / 2;
 }
 
 }  // namespace tiered

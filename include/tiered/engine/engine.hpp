@@ -58,11 +58,15 @@ class CancelToken {
 struct EngineStats {
   std::size_t vram_peak_bytes = 0;  ///< most that was ever taken of the device's memory; of a GPU all that counts against the budget
   std::size_t vram_budget_bytes = 0;
-  std::size_t host_kv_bytes = 0;
+  /// Of keys and values in host memory: what sequences use, and what is taken, which where it is page-locked is more, and is kept.
+  std::size_t host_kv_bytes = 0, host_kv_held_bytes = 0;
   ExpertCache::Counters experts;
   HelpCounters help;
   SharedFlowCounters shared;  ///< since loading
   LoadTimes load;
+  /// Why some weights could not be page-locked, and how many; empty: nothing is amiss. The plan took all to be: such
+  /// weights cross the link more slowly, and the host computes more of the experts that are missing.
+  std::string pageable_weights;
 };
 
 /// Experts that earlier runs used most, in the cache from the start (EngineOptions::expert_prior).
@@ -91,7 +95,8 @@ class EngineCore {
     Buffer vram;
     Buffer host_activations;  ///< empty: pageable memory will do
     AnyEviction eviction;
-    bool traces = false, device_reads_host_weights = false, device_maps_host = false, device_maps_kv = false;
+    bool traces = false;
+    HostAccess host_access;            ///< of the device's kernels
     AnyTier host_kv = PageableTier();  ///< where keys and values go that are not in VRAM
     BulkCopy* bulk = nullptr;          ///< lives until prepare() is over; null: residents are brought as in any step
   };
@@ -116,6 +121,24 @@ class EngineCore {
   /// `tokens` behind a sequence, of which the last one wants logits. Valid until the next call.
   Batch rows_behind(Sequence const& sequence, std::span<std::int32_t const> tokens);
 
+  Parts& parts() { return parts_; }
+  /// What others may use of the arena between steps: all but the room of keys and values. Ascending; empty where there is no arena.
+  std::vector<VramRange> lendable() const;
+  /// Until the next step they are `to`'s, whose work there must be done by then. Whether they are as it left them: nobody had them since.
+  /// The engine forgets what it has there, and brings it again when it needs it; cached experts at once when it decodes.
+  /// Errors  precondition within a step; those of lanes, after which the engine can be used.
+  bool lend(void const* to);
+  /// Listens to a borrower's last work: residents that all plans have at one place come back into room that it is done with, behind it and
+  /// before the next step, which waits for each where it needs it. The arena is the engine's again once something does. For one block;
+  /// lives as long as this.
+  RoomListener& take_back();
+  /// After an Error of that work, whatever came back is forgotten.
+  void forget_returned() noexcept;
+  /// Waits for what came back, before somebody clears the errors of lanes.
+  void wait_for_returned() noexcept;
+  /// Hands out what is done of a log of these lanes, which is empty then.
+  void report(TraceLog& log, FunctionRef<void(Action const&, double, double)> record);
+
   ModelConfig const& config() const { return *parts_.config; }
   std::int32_t max_context() const { return plans_.max_context; }
   DType kv_type() const { return kv_.type(); }
@@ -133,6 +156,18 @@ class EngineCore {
                  std::span<RopeShift const> shifts = {});
 
  private:
+  /// See take_back().
+  class Returning final : public RoomListener {
+   public:
+    explicit Returning(EngineCore& core) : core_(core) {}
+    void begin() { left_ = core_.common_residents_; }
+    void room_left(Ticket done, std::span<VramRange const> busy) override;
+
+   private:
+    EngineCore& core_;
+    std::vector<ShardId> left_;  ///< what is yet to come
+  };
+
   ExecutorParts executor_parts();
   void warm_up(PlanImage const& image, std::int32_t n_rows, std::int32_t outputs);
   void warm_up(std::span<PlanImage const> samples);
@@ -146,11 +181,11 @@ class EngineCore {
   void copy_ahead() noexcept;
   using PageVisitor = FunctionRef<void(bool on_host, std::span<std::span<std::byte> const> runs)>;
   void each_page(std::int32_t slot, std::int32_t n_tokens, PageVisitor visit) const;
+  void share_room();
   void copy_and_wait(std::span<CopyPiece const> pieces);
-  void report_trace(FunctionRef<void(Action const&, double, double)> record);
   std::vector<std::int32_t> experts_by_layer() const;
   std::vector<ShardId> experts_to_bring(std::span<double const> uses_per_step) const;
-  void fill_cache(std::span<double const> uses_per_step);
+  std::size_t fill_cache(std::span<double const> uses_per_step);
   void keep_uses() noexcept;
 
   EngineOptions options_;
@@ -171,6 +206,11 @@ class EngineCore {
   std::vector<Row> rows_;
   std::vector<BlockRow> block_;
   std::vector<float> logits_;
+  void const* arena_of_ = nullptr;          // who had what is lendable last; null: the engine
+  std::vector<double> cached_before_loan_;  // by shard, not 0: experts that decode's next step brings back
+  std::vector<ShardId> common_residents_;   // of all plans, at one place
+  Returning returning_{*this};
+  bool some_returned_ = false;  // since the arena was lent
   bool in_step_ = false;
 };
 
@@ -220,6 +260,9 @@ class Engine {
   EngineStats stats() const {
     EngineStats s = core_->stats();
     s.load = times_;
+    if constexpr (requires { machine_.sources->first_error(); }) {
+      if (machine_.sources != nullptr) s.pageable_weights = machine_.sources->first_error();
+    }
     if constexpr (requires { machine_.share->counted_bytes(); }) {
       s.vram_peak_bytes = machine_.share->counted_bytes();  // constant once the engine is made
     } else if constexpr (requires { machine_.device->memory().peak_bytes(); }) {
@@ -283,8 +326,8 @@ class Engine {
       : times_(std::move(start.times)), model_(std::move(start.model)), values_(std::move(start.values)), machine_(std::move(machine)) {
     profile_ = look_at_machine(options, start);
     EnginePlans plans = plan(options);
-    bool const device_reads = register_weights(start.ranges, plans.vram_bytes > 0);
-    make_core(options, std::move(plans), std::move(start.weights), device_reads);
+    ReadableBytes const readable = register_weights(start.ranges, plans.vram_bytes > 0);
+    make_core(options, std::move(plans), std::move(start.weights), readable);
     prepare();
     if (options.expert_prior.value_or(measures(machine_, options))) core_->begin_with_prior(&times_);
     if constexpr (requires { machine_.add_times(times_); }) machine_.add_times(times_);
@@ -306,24 +349,35 @@ class Engine {
     }
     return make_plans<P>(*model_, options, values_, machine_.host->kernels(), machine_.device->kernels(), device_reads_host(machine_));
   }
-  void make_core(EngineOptions const& options, EnginePlans plans, std::vector<Weight> weights, bool device_reads) {
+  void make_core(EngineOptions const& options, EnginePlans plans, std::vector<Weight> weights, ReadableBytes readable) {
     LoadTimes::Scope const scope(&times_, "allocate");
     constexpr bool maps_host = requires { machine_.pinned; };  // such memory has one address for kernels and the host
     Buffer vram, host_activations;
     if (plans.vram_bytes > 0) vram = Buffer(machine_.device->memory(), plans.vram_bytes, weight_alignment);
     if constexpr (maps_host)
-      host_activations = Buffer(*machine_.pinned, detail::most_host_bytes(plans, model_->table().shards, device_reads), weight_alignment);
+      host_activations = Buffer(*machine_.pinned, detail::most_host_bytes(plans, model_->table().shards, bool(readable)), weight_alignment);
     if constexpr (requires { machine_.account(plans); }) machine_.account(plans);
     bool const uses_device = plans.vram_bytes > 0;
     EngineOptions known = options;
     known.hardware = profile_.hardware;
     core_ = std::make_unique<detail::EngineCore>(
         known, std::move(plans),
-        detail::EngineCore::Parts{ModelRef(*model_), &model_->config(), model_->table(), std::move(weights),
-                                  Side(host_device, *machine_.host), Side(first_gpu, *machine_.device), CopyLane(*machine_.copy), kv_copy(),
-                                  machine_.lanes.get(), std::move(vram), std::move(host_activations),
-                                  AnyEviction(std::move(values_.eviction)), traces, device_reads, maps_host, maps_kv(),
-                                  host_kv(uses_device), bulk_copy()});
+        detail::EngineCore::Parts{.model = ModelRef(*model_),
+                                  .config = &model_->config(),
+                                  .table = model_->table(),
+                                  .weights = std::move(weights),
+                                  .host = Side(host_device, *machine_.host),
+                                  .device = Side(first_gpu, *machine_.device),
+                                  .copy = CopyLane(*machine_.copy),
+                                  .kv_copy = kv_copy(),
+                                  .lanes = machine_.lanes.get(),
+                                  .vram = std::move(vram),
+                                  .host_activations = std::move(host_activations),
+                                  .eviction = AnyEviction(std::move(values_.eviction)),
+                                  .traces = traces,
+                                  .host_access = {.activations = maps_host, .kv = maps_kv(), .weights = readable},
+                                  .host_kv = host_kv(uses_device),
+                                  .bulk = bulk_copy()});
   }
   CopyLane kv_copy() {
     if constexpr (requires { machine_.kv_copy; }) return CopyLane(*machine_.kv_copy);
@@ -347,16 +401,18 @@ class Engine {
     return PageableTier();
   }
 
-  /// Makes them readable by copies at full rate, in the background. Whether the device may read embeddings where they are.
-  bool register_weights(std::vector<std::span<std::byte const>> const& ranges, bool uses_device) {
+  /// Makes them readable by copies at full rate, in the background. Which the device's kernels may read where they are: the embedding at
+  /// least, whose part has been waited for, or none.
+  ReadableBytes register_weights(std::vector<std::span<std::byte const>> const& ranges, bool uses_device) {
     if constexpr (requires { machine_.sources; }) {
-      if (!uses_device) return machine_.drop_sources(), false;
+      if (!uses_device) return machine_.drop_sources(), ReadableBytes();
       begin_registration(ranges);
       for (Shard const& s : model_->table().shards) {
-        if (s.kind == ShardKind::embedding) return machine_.device_reads(ranges[std::size_t(s.weights.begin)]);
+        if (s.kind != ShardKind::embedding) continue;
+        return machine_.device_reads(ranges[std::size_t(s.weights.begin)]) ? ReadableBytes(*machine_.sources) : ReadableBytes();
       }
     }
-    return false;
+    return {};
   }
   void begin_registration(std::vector<std::span<std::byte const>> const& ranges) {
     if constexpr (requires { machine_.sources; }) {

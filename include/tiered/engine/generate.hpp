@@ -29,7 +29,8 @@ char const* name(EndReason reason);
 
 enum class ContextFull : std::uint8_t {
   stop,   ///< end, and say so
-  shift,  ///< drop the oldest half of the tokens behind the first n_keep, process the rest again, and say so
+  shift,  ///< drop the oldest half of the tokens behind the first n_keep, and all up to the last image or video among them, process the
+          ///< rest again, and say so
 };
 
 struct GenerationOptions {
@@ -143,13 +144,11 @@ class Generation {
   /// empty: they are used up. Where it is cancelled, next() says so, and what was done is kept.
   /// Errors  of Conversation::prompt and Sampler::sample; nothing follows then, until another start().
   PromptUse start(std::span<std::int32_t const> prompt) {
-    core_.begin(prompt);
-    PromptUse use{std::int32_t(prompt.size()), 0, {}};
-    guarded([&] {
-      use = conversation_.prompt(*engine_, prompt);
-      core_.choose(std::exchange(use.logits, {}));
-    });
-    return use;
+    return begin_with(prompt, [&] { return conversation_.prompt(*engine_, prompt); });
+  }
+  /// The same with images and videos: a prompt of MediaInput, and it.
+  PromptUse start(MediaPrompt const& prompt, EmbedMedia embed) {
+    return begin_with(prompt.tokens, [&] { return conversation_.prompt(*engine_, prompt, embed); });
   }
 
   /// The next token, or the end, which is told again if asked again.
@@ -164,6 +163,16 @@ class Generation {
   }
 
  private:
+  template <class Process>
+  PromptUse begin_with(std::span<std::int32_t const> tokens, Process&& process) {
+    core_.begin(tokens);
+    PromptUse use{std::int32_t(tokens.size()), 0, {}};
+    guarded([&] {
+      use = process();
+      core_.choose(std::exchange(use.logits, {}));
+    });
+    return use;
+  }
   template <class Action>
   void guarded(Action&& action) {
     try {

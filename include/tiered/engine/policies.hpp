@@ -43,15 +43,20 @@ namespace tiered {
 /// |------------------------------|-------------------------------------------------------------------------------------|
 /// | `m.identity()`               | measures the machine for its plans; the device and its driver in one line of text   |
 /// | `m.plan_bytes()`             | plans with so many bytes in place of EngineOptions::vram_bytes                      |
-/// | `m.sources`                  | if there is one: weights are copied from where they lie, and it calls these three   |
+/// | `m.sources`                  | if there is one: weights are copied from where they lie, and it calls these three;  |
+/// |                              | `m.sources->covers(data, bytes)` says what kernels may read by now, if they may any |
+/// | `m.sources->first_error()`   | asks why some cannot be page-locked, for EngineStats                                |
 /// | `m.register_sources(ranges)` | says where weights lie, before anything is copied from there                        |
 /// | `m.drop_sources()`           | says that nothing is going to be copied                                             |
-/// | `m.device_reads(bytes)`      | asks whether kernels may read these where they are                                  |
+/// | `m.device_reads(bytes)`      | asks whether kernels may read these where they are, once that is known              |
+/// | `m.register_more(ranges)`    | likewise for a vision encoder's, made later; keeps what it returns                  |
 /// | `m.reads_host()`             | asks, for plans, whether that is going to be so, and for keys and values too        |
 /// | `*m.pinned`                  | takes the host's activations from this MemoryTier                                   |
 /// | `*m.kv_copy`                 | copies all but weights with this CopyEngine, so that nothing queues behind those    |
 /// | `m.kv_tier()`                | takes memory for keys and values that are not in VRAM from this one, an AnyTier     |
+/// | `m.passing_tier()`           | likewise for a vision encoder's activations, and gives it back before the machine   |
 /// | `m.account(plans)`           | says what the device's memory was taken for                                         |
+/// | `m.account_vision(bytes)`    | says so of a vision encoder's own room                                              |
 /// | `*m.bulk`                    | has this BulkCopy bring what stays in VRAM for good, while kernels are loaded       |
 /// | `m.settle()`                 | if there is one: runs and captures steps when it is made, and calls this afterwards |
 /// | `m.add_times(times)`         | asks for what it did in the background                                              |

@@ -12,8 +12,8 @@
 
 namespace tiered {
 
-/// From `from` positions on, text behind a sequence turns, in rotary embeddings, by its place plus `by`: an image of many rows takes few
-/// rotary positions.
+/// From place `from` on, the rotary position of a row (of an image's, the largest of the three) is its place plus `by`: an image of many
+/// rows takes few rotary positions, and a long video may reach beyond the text that follows it.
 struct RopeShift {
   std::int32_t from = 0, by = 0;
 };
@@ -30,18 +30,41 @@ struct SequenceTable {
     std::int32_t length = 0;
     bool used = false;
     bool shrunk = false;              ///< pages beyond its length can go back
-    std::vector<RopeShift> shifts{};  ///< ascending, of none beyond its length
+    std::int32_t next_rope = 0;       ///< of text that follows: the largest of all rows' rotary positions and one
+    std::vector<RopeShift> shifts{};  ///< ascending, each of a row that there is
 
-    std::int32_t shift() const { return shifts.empty() ? 0 : shifts.back().by; }
-    /// One position more. What follows is turned by more than all before it: the largest of rotary positions and one.
+    /// One row more.
     void advance(std::int32_t most_rope_position) {
-      std::int32_t const text = length + shift(), next = text > most_rope_position ? text : most_rope_position + 1, by = next - ++length;
-      if (by != shift()) shifts.push_back({length, by});
+      std::int32_t const by = most_rope_position - length;
+      if (by != (shifts.empty() ? 0 : shifts.back().by)) shifts.push_back({length, by});
+      ++length;
+      if (most_rope_position >= next_rope) next_rope = most_rope_position + 1;
     }
     void truncate(std::int32_t n) {
       shrunk |= n < length;
       length = n;
-      while (!shifts.empty() && shifts.back().from > n) shifts.pop_back();
+      while (!shifts.empty() && shifts.back().from >= n) shifts.pop_back();
+      find_next_rope();
+    }
+    /// Out of length and shifts.
+    void find_next_rope() {
+      next_rope = shifts.empty() ? length : shifts.front().from;
+      for (std::size_t i = 0; i < shifts.size(); ++i) {  // the last row of each stretch has its largest
+        std::int32_t const end = (i + 1 < shifts.size() ? shifts[i + 1].from : length) + shifts[i].by;
+        if (end > next_rope) next_rope = end;
+      }
+    }
+    /// Of a row that there is.
+    std::int32_t rope_position(std::int32_t row) const {
+      std::size_t begin = 0, end = shifts.size();  // the first shift behind the row lies in [begin, end]
+      while (begin < end) {
+        std::size_t const middle = (begin + end) / 2;
+        if (shifts[middle].from > row)
+          end = middle;
+        else
+          begin = middle + 1;
+      }
+      return row + (begin > 0 ? shifts[begin - 1].by : 0);
     }
   };
   std::vector<Slot> slots;
@@ -70,7 +93,7 @@ class Sequence {
   ~Sequence() {
     if (!table_) return;
     for (auto& slot : table_->slots) {
-      if (slot.used && slot.id == id_) slot = {{}, 0, false, true};
+      if (slot.used && slot.id == id_) slot = {{}, 0, false, true, 0, {}};
     }
   }
 
@@ -79,7 +102,12 @@ class Sequence {
   std::int32_t length() const { return slot().length; }
   /// What rotary embeddings turn the next position by, if it is text: length(), unless Batch::rope_positions said otherwise of earlier
   /// ones; then the largest of those and one.
-  std::int32_t rope_position() const { return slot().length + slot().shift(); }
+  std::int32_t rope_position() const { return slot().next_rope; }
+  /// What the row at a place in [0, length()) was turned by; of a row of an image or a video, the largest of its three.
+  std::int32_t rope_position(std::int32_t place) const {
+    expects(place >= 0 && place < slot().length, "Sequence::rope_position: the place is in [0, length)");
+    return slot().rope_position(place);
+  }
   /// Forgets positions from n on; n at most length().
   void truncate(std::int32_t n) {
     expects(n >= 0 && n <= slot().length, "Sequence::truncate: n is in [0, length]");

@@ -15,16 +15,19 @@
 #include <nlohmann/json.hpp>
 
 #include "tiered/core/function_ref.hpp"
+#include "tiered/core/text.hpp"
 #include "tiered/engine/trace.hpp"
 #include "tiered/engine/trace_idle.hpp"
 #include "tiered/model/shard.hpp"
 
 namespace tiered {
 
+enum class TraceStepKind : std::uint8_t { media, prompt, token };
 /// A name for the events from `first_event` to where the next step begins.
 struct TraceStep {
   std::string name;
   std::size_t first_event = 0;
+  TraceStepKind kind = TraceStepKind::prompt;
 };
 
 /// Keeps the first events and counts what comes behind, so that a long text does not take all memory.
@@ -33,15 +36,11 @@ class BoundedTrace {
   /// An event takes about 70 bytes here, and 200 in a file.
   explicit BoundedTrace(std::size_t most_events = std::size_t{1} << 18) : most_events_(most_events) {}
 
-  void record(Action const& action, double begin_s, double end_s) {
-    if (events_.size() < most_events_)
-      events_.push_back({action, begin_s, end_s});
-    else
-      ++n_cut_;
-  }
+  void record(Action const& action, double begin_s, double end_s) { add({action, begin_s, end_s}); }
+  void record_encoder(Action const& action, double begin_s, double end_s) { add({action, begin_s, end_s, true}); }
   /// What is recorded from now on belongs to a step of this name.
-  void begin_step(std::string name) {
-    if (n_cut_ == 0) steps_.push_back({std::move(name), events_.size()});
+  void begin_step(std::string name, TraceStepKind kind = TraceStepKind::prompt) {
+    if (n_cut_ == 0) steps_.push_back({std::move(name), events_.size(), kind});
   }
 
   std::span<TraceEvent const> events() const { return events_; }
@@ -50,6 +49,13 @@ class BoundedTrace {
   std::uint64_t n_cut() const { return n_cut_; }
 
  private:
+  void add(TraceEvent const& event) {
+    if (events_.size() < most_events_)
+      events_.push_back(event);
+    else
+      ++n_cut_;
+  }
+
   std::size_t most_events_;
   std::vector<TraceEvent> events_;
   std::vector<TraceStep> steps_;
@@ -70,12 +76,20 @@ inline nlohmann::json complete_event(std::string name, std::string_view category
           {"dur", (end_s - begin_s) * 1e6}};
 }
 
-inline nlohmann::json trace_event_json(TraceEvent const& e, ShardTable const& table, double origin_s) {
-  bool const of_shard = e.action.kind != ActionKind::hop;
-  Shard const* const shard = of_shard ? &table.shard(e.action.shard) : nullptr;
-  std::string what(name(e.action.kind));
+/// "run attention"; of an encoder "encoder layer 3: run attention".
+inline std::string trace_event_name(TraceEvent const& e, Shard const* shard) {
+  std::string what;
+  if (e.of_encoder) what = shard != nullptr && shard->layer >= 0 ? concat("encoder layer ", shard->layer, ": ") : "encoder: ";
+  what += name(e.action.kind);
   what += ' ';
-  what += of_shard ? name(shard->kind) : "rows";
+  what += shard == nullptr ? "rows" : e.of_encoder && shard->layer < 0 ? "patches" : name(shard->kind);
+  return what;
+}
+
+inline nlohmann::json trace_event_json(TraceEvent const& e, TraceTables const& tables, double origin_s) {
+  bool const of_shard = e.action.kind != ActionKind::hop;
+  Shard const* const shard = of_shard ? &tables.shard_of(e) : nullptr;
+  std::string what = trace_event_name(e, shard);
   nlohmann::json out = complete_event(std::move(what), name(e.action.kind), trace_row(e), e.begin_s - origin_s, e.end_s - origin_s);
   out["args"] = {{"layer", of_shard ? shard->layer : -1}, {"bytes", e.action.bytes}, {"rows", e.action.tokens.end - e.action.tokens.begin}};
   if (of_shard && shard->expert >= 0) out["args"]["expert"] = shard->expert;
@@ -97,21 +111,24 @@ void each_step(std::span<TraceEvent const> events, std::span<TraceStep const> st
   }
 }
 
-/// From the first begin to the last end of what belongs to the step; nothing where that is nothing.
-inline nlohmann::json trace_step_json(TraceStep const& step, std::span<TraceEvent const> events, double origin_s) {
+/// From the first begin to the last end of what belongs to the step, but for what ran during the step before, which ended at `before_s`;
+/// nothing where that is nothing.
+inline nlohmann::json trace_step_json(TraceStep const& step, std::span<TraceEvent const> events, double origin_s, double& before_s) {
   if (events.empty()) return nullptr;
   double begin_s = events.front().begin_s, end_s = events.front().end_s;
   for (TraceEvent const& e : events) begin_s = std::min(begin_s, e.begin_s), end_s = std::max(end_s, e.end_s);
-  return complete_event(step.name, "step", 0, begin_s - origin_s, end_s - origin_s);
+  begin_s = std::max(begin_s, std::exchange(before_s, std::max(before_s, end_s)));
+  return begin_s < end_s ? complete_event(step.name, "step", 0, begin_s - origin_s, end_s - origin_s) : nlohmann::json();
 }
 
 }  // namespace detail
 
-/// What the device was idle within layers, in steps from the second on: behind a prompt, decode.
-inline IdleSum decode_idle(std::span<TraceEvent const> events, ShardTable const& table, std::span<TraceStep const> steps) {
+/// What the device was idle within layers, in steps of a kind.
+inline IdleSum steps_idle(std::span<TraceEvent const> events, TraceTables const& tables, std::span<TraceStep const> steps,
+                          TraceStepKind kind) {
   IdleSum sum;
   detail::each_step(events, steps, [&](int step, std::span<TraceEvent const> of_step) {
-    if (step > 0) sum.add(device_idle(of_step, table));
+    if (step >= 0 && steps[std::size_t(step)].kind == kind) sum.add(device_idle(of_step, tables));
   });
   return sum;
 }
@@ -120,7 +137,7 @@ inline IdleSum decode_idle(std::span<TraceEvent const> events, ShardTable const&
 /// them, and a counter of what the device is idle within each layer. Times count from the first event.
 /// `sink`   gets the text in pieces; what it throws comes out here.
 /// `steps`  in order of their first events; may be empty.  `n_cut`: events that are known to be missing, which the file then says.
-inline void write_trace_json(FunctionRef<void(std::string_view)> sink, std::span<TraceEvent const> events, ShardTable const& table,
+inline void write_trace_json(FunctionRef<void(std::string_view)> sink, std::span<TraceEvent const> events, TraceTables const& tables,
                              std::span<TraceStep const> steps = {}, std::uint64_t n_cut = 0) {
   double origin_s = events.empty() ? 0 : events.front().begin_s;
   for (TraceEvent const& e : events) origin_s = std::min(origin_s, e.begin_s);
@@ -139,14 +156,15 @@ inline void write_trace_json(FunctionRef<void(std::string_view)> sink, std::span
     put({{"name", "thread_name"}, {"ph", "M"}, {"pid", 1}, {"tid", row}, {"args", {{"name", detail::trace_rows[row]}}}});
     put({{"name", "thread_sort_index"}, {"ph", "M"}, {"pid", 1}, {"tid", row}, {"args", {{"sort_index", row}}}});
   }
+  double before_s = origin_s;
   detail::each_step(events, steps, [&](int step, std::span<TraceEvent const> of_step) {
-    if (step >= 0) put(detail::trace_step_json(steps[std::size_t(step)], of_step, origin_s));
-    for (LayerIdle const& l : device_idle(of_step, table)) {
+    if (step >= 0) put(detail::trace_step_json(steps[std::size_t(step)], of_step, origin_s, before_s));
+    for (LayerIdle const& l : device_idle(of_step, tables)) {
       put(detail::idle_json(l.begin_s - origin_s, l.idle_s));
       put(detail::idle_json(l.end_s - origin_s, 0));
     }
   });
-  for (TraceEvent const& e : events) put(detail::trace_event_json(e, table, origin_s));
+  for (TraceEvent const& e : events) put(detail::trace_event_json(e, tables, origin_s));
   sink("\n]}\n");
 }
 

@@ -1,6 +1,7 @@
 /// Writes a conversation the way a model was trained to read it, by the template in its file.
 #pragma once
 
+#include <cstdint>
 #include <ctime>
 #include <memory>
 #include <optional>
@@ -17,6 +18,13 @@ namespace detail::jinja {
 struct Template;
 }
 
+/// A part of a message that is more than text.
+struct ChatPart {
+  enum class Kind : std::uint8_t { text, image, video };
+  Kind kind = Kind::text;
+  std::string text{};  ///< of a text
+};
+
 /// What is empty, but for role and content, the template does not see.
 struct ChatMessage {
   std::string role;  ///< "system", "user", "assistant", "tool"
@@ -25,6 +33,8 @@ struct ChatMessage {
   std::string tool_calls{};         ///< of the assistant: JSON, [{"type": "function", "function": {"name": ..., "arguments": {...}}}]
   std::string tool_call_id{};       ///< of a tool's answer
   std::string name{};               ///< who speaks, or which tool
+  /// Not empty: the content is this list instead, as {"type": "image"}, {"type": "text", "text": ...}; for templates that know such.
+  std::vector<ChatPart> parts{};
 };
 
 /// The texts of two special tokens: bos_token and eos_token of a template. Empty where a vocabulary has none.

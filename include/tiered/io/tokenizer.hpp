@@ -22,8 +22,8 @@ class TokenTrie;
 ///
 /// | expression                              | result | meaning                                                                     |
 /// |-----------------------------------------|--------|-----------------------------------------------------------------------------|
-/// | `m.encode(text, after_special, ids)`    | void   | ids of plain text, any bytes; `after_special`: it begins a text or follows a special token |
-/// | `m.append_bytes(id, bytes)`             | void   | what a token of type normal, unused or byte stands for                       |
+/// | `m.encode(text, after_special, ids)`    | void   | ids of plain text, any bytes; `after_special`: it begins a text or follows a
+/// special token | | `m.append_bytes(id, bytes)`             | void   | what a token of type normal, unused or byte stands for |
 template <class M>
 concept SubwordModel = std::movable<M> &&
     requires(M const& m, std::string_view text, bool after_special, std::vector<std::int32_t>& ids, std::int32_t id, std::string& bytes) {

@@ -25,10 +25,7 @@ class LaneTask {
   static constexpr std::size_t capacity_bytes = 240;
   LaneTask() = default;
   template <class F>
-    requires(!std::same_as<std::remove_cvref_t<F>, LaneTask>)
-  explicit LaneTask(F const& callable) {
-    hold(callable);
-  }
+  requires(!std::same_as<std::remove_cvref_t<F>, LaneTask>) explicit LaneTask(F const& callable) { hold(callable); }
   template <class F>
   void hold(F const& callable) {
     static_assert(std::is_trivially_copyable_v<F>, "a lane task holds values and borrowed pointers only");
@@ -56,10 +53,11 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(std::ato
 /// | `f.record()`                       | value that the lane's counter gets once all enqueued so far is done; does not wait       |
 /// | `f.wait_for(counter, v, other)`    | later work starts after counter.done >= v; does not wait. `other`: whose; null: a host's |
 /// | `f.submit(task, v)`                | runs a host task in its turn; what it throws goes to LaneSet::fail(lane, v, error)       |
-/// | `f.poll()`                         | throws the Error of a device that failed, whose counter stands still; any thread         |
+/// | `f.poll()`                         | throws the Error of a device that failed, whose counter stands still; threads that wait  |
 /// | `keep_times()`, `times(b, e)`, ... | as LaneSet's, between two values; any thread                                             |
 /// Values begin at 1 and go up by 1. record() gives the last one again where nothing was enqueued since, if it can tell, and never
-/// after wait_for() and submit(). But for poll() and times, one thread at a time: the one that enqueues.
+/// after wait_for() and submit(). But for poll() and times, one thread at a time: the one that enqueues. Threads of lanes never call it:
+/// where its driver is held by whoever waits for them, they go on.
 class ForeignLane {
  public:
   virtual ~ForeignLane() = default;

@@ -44,6 +44,14 @@ struct RopeTable {
 /// Rotary positions of a row where a table has position_row: time, height, width.
 inline constexpr std::int32_t rope_position_rows = 3;
 
+/// Of a model whose rows come from outside and leave to there, and see each other in any order: an encoder. Bytes are of one row.
+struct BlockConfig {
+  std::int32_t n_ranges = 0;             ///< of the block's rows that a row may see: AttendRequest::seen; 0: a row sees those before it
+  std::vector<std::size_t> input_bytes;  ///< by plane of ExecContext::inputs
+  std::size_t output_bytes = 0;          ///< of the widest plane of ExecContext::outputs_to
+  std::int32_t rows_per_output = 1;      ///< rows that become one there; chunks are multiples of it
+};
+
 struct ModelConfig {
   std::string architecture, name;
   std::int32_t dim = 0, vocab_size = 0, n_layers = 0;
@@ -56,6 +64,7 @@ struct ModelConfig {
   std::vector<LayerConfig> layers;
   /// Behind so many first layers, but the last, more of an encoder's vectors are added to the rows that those entered at (DeepStack).
   std::int32_t n_deepstack_layers = 0;
+  BlockConfig block;
 
   /// Rows of rotary positions that kernels are given.
   std::int32_t n_position_rows() const {

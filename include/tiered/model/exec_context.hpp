@@ -14,14 +14,17 @@
 namespace tiered {
 
 /// Rows on their way into one or more products: f32, and each form that a weight asked for, once it did. Where they come out of a
-/// norm, that is left to whoever first needs `values`: products that norm what they read do not.
+/// norm or a gate, that is left to whoever first needs `values`: products that norm what they read do not, nor conversions that begin
+/// one op earlier.
 struct Activations {
   float const* values = nullptr;  ///< [n_rows, dim]; see ExecContext::values_of
   std::int32_t n_rows = 0, dim = 0;
   void const* converted[n_activation_forms] = {};  ///< by activation_form(); filled by ExecContext::matmul
   RmsNormArgs norm{};                              ///< where norm.x is not null, still to be done: norm.y is `values`
+  GatedArgs gate{};                                ///< where gate.gate is not null, still to be done: gate.out is `values`; not with norm
 
   bool normed() const { return norm.x == nullptr; }
+  bool gated() const { return gate.gate == nullptr; }
   /// What a product reads that norms by itself where not normed().
   float const* unnormed() const { return normed() ? values : norm.x; }
 };
@@ -48,6 +51,9 @@ struct AttendRequest {
   RopeKind rope = RopeKind::halves;
   float magnitude = 1, norm_eps = 0;
   std::uint8_t const* position_row = nullptr;  ///< RopeArgs::position_row
+  /// Not negative: a row sees range number `seen` of its block (BlockConfig), whose keys and values keep() got in the pass before; k and v
+  /// are null.
+  std::int32_t seen = -1;
 };
 
 struct ExpertsRequest {
@@ -85,6 +91,7 @@ class ExecContext {
   std::int32_t const* positions() const { return positions_; }  ///< of the rotary embedding: RopeArgs::positions of the rows
   std::int32_t const* outputs() const { return outputs_; }      ///< [n_outputs]: row numbers within this chunk
   float* logits() const { return logits_; }                     ///< [n_outputs, vocab_size]
+  std::int32_t pass() const { return pass_; }                   ///< of the shard's n_passes
 
   /// `n` elements that live until the step returns; what is in them is undefined.
   template <class T>
@@ -96,9 +103,10 @@ class ExecContext {
     if (kernels_ != nullptr) tiered::launch(kernels_->*op, args, queue_);
   }
 
-  /// The rows in f32, after their norm.
+  /// The rows in f32, after their norm or gate.
   float const* values_of(Activations& x) {
     if (!x.normed()) launch(&KernelTable::rms_norm, std::exchange(x.norm, {}));
+    if (!x.gated()) launch(&KernelTable::gated, std::exchange(x.gate, {}));
     return x.values;
   }
 
@@ -115,11 +123,13 @@ class ExecContext {
     matmul(weight, x, spare, bias);
     launch(&KernelTable::add, AddArgs{spare, hidden_, std::int64_t(x.n_rows) * rows_of(weight)});
   }
-  /// y = act(gate x) * (up x), both [x.n_rows, rows]; `spare` is as large as y and undefined afterwards.
-  virtual void gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) {
+  /// act(gate x) * (up x), both [x.n_rows, rows], as values in y, maybe still to be gated; `spare` is as large as y. Nobody else touches
+  /// either as long as the rows are needed.
+  virtual Activations gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) {
     matmul(gate, x, y);
     matmul(up, x, spare);
-    launch(&KernelTable::gated, GatedArgs{y, spare, y, std::int64_t(x.n_rows) * rows_of(gate), activation});
+    std::int32_t const dim = rows_of(gate);
+    return {y, x.n_rows, dim, {}, {}, GatedArgs{y, spare, y, std::int64_t(x.n_rows) * dim, activation}};
   }
   /// What a layer's router makes of x. Whoever keeps experts elsewhere may apply the next routers to the same rows, to guess what those
   /// will choose.
@@ -128,18 +138,27 @@ class ExecContext {
   virtual void embed(WeightId table, float scale) = 0;
   /// Norms and rotates q and k, stores k and v of the rows, then attends, wherever the layer's KV lies.
   virtual void attend(AttendRequest const& request) = 0;
+  /// Rotates k and keeps k and v of the rows, where all rows of the block find them in the step's next pass; q is null.
+  virtual void keep(AttendRequest const&) { throw_no_block(); }
+  /// What rows of the chunk bring, [n_rows, input_bytes[plane]] of BlockConfig; in one step of a model, each plane once.
+  virtual std::byte const* inputs(std::int32_t) { throw_no_block(); }
+  /// Room for rows that leave the model when the step ends, [n_rows / rows_per_output, dim] of a plane, once in a step, which leaves hidden
+  /// rows as they are.
+  virtual float* outputs_to(std::int32_t, std::int32_t) { throw_no_block(); }
   /// Adds the routed experts' weighted outputs to the hidden rows, at the latest when the step has ended for all chunks;
   /// so it is the last thing a step does.
   virtual void experts(ExpertsRequest const& request) = 0;
 
  protected:
-  /// The norms and rotations of a request, one by one.
+  /// The norms and rotations of a request, one by one, of what is there of q and k.
   void norm_and_rotate(AttendRequest const& r) {
     AttentionConfig const& a = *r.config;
     auto const norm = [&](float const* weight, float* x, std::int32_t n_heads) {
-      if (weight != nullptr) launch(&KernelTable::rms_norm, RmsNormArgs{x, weight, x, n_rows_ * n_heads, a.head_dim, r.norm_eps});
+      if (x != nullptr && weight != nullptr)
+        launch(&KernelTable::rms_norm, RmsNormArgs{x, weight, x, n_rows_ * n_heads, a.head_dim, r.norm_eps});
     };
     auto const rotate = [&](float* x, std::int32_t n_heads) {
+      if (x == nullptr) return;
       launch(&KernelTable::rope, RopeArgs{x, positions_, r.inv_freq, n_rows_, n_heads, a.head_dim, r.n_rot, r.rope, r.magnitude,
                                           r.position_row, position_stride_});
     };
@@ -151,7 +170,11 @@ class ExecContext {
   virtual std::int32_t rows_of(WeightId weight) const = 0;
   virtual void* scratch_bytes(std::size_t bytes) = 0;
 
-  std::int32_t n_rows_ = 0, n_outputs_ = 0;
+  [[noreturn]] static void throw_no_block() {
+    throw Error(Errc::precondition, "the model's config says nothing of rows that come from outside: ModelConfig::block");
+  }
+
+  std::int32_t n_rows_ = 0, n_outputs_ = 0, pass_ = 0;
   float* hidden_ = nullptr;
   std::int32_t const* tokens_ = nullptr;
   std::int32_t const* positions_ = nullptr;

@@ -58,7 +58,9 @@ class KvCache {
   /// Whether those of every layer are.
   bool all_in_vram(std::int32_t n_tokens) const { return n_tokens <= least_vram_pages_ * page_tokens_; }
   std::int32_t max_tokens() const { return n_pages_ * page_tokens_; }
+  /// Of host memory, what positions use; and what is taken: page-locked memory is taken ahead, and kept for sequences to come.
   std::size_t host_bytes() const { return host_bytes_; }
+  std::size_t host_held_bytes() const { return host_.used_bytes(); }
   /// Another number where pages in host memory came or went since.
   std::uint64_t host_version() const { return host_version_; }
   /// From the begin of the room in VRAM: nothing behind it is reserved.

@@ -43,7 +43,7 @@ inline Architecture const& find_architecture(GgufFile const& file) {
     known += concat(known.empty() ? "" : ", ", a.name);
   }
   throw Error(Errc::unsupported,
-              concat(file.path(), ": architecture \"", tiered::detail::printable(wanted), "\" is not supported; supported: ", known));
+              concat(file.path(), ": architecture ", tiered::detail::printable(wanted), " is not supported; supported: ", known));
 }
 
 }  // namespace tiered

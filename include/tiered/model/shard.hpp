@@ -40,6 +40,7 @@ struct Weight {
   ShardId shard{};
   std::int32_t first_row = 0;  ///< its first row among all rows of its shard
   std::size_t offset = 0;      ///< bytes from the shard's begin to its first row, where the shard lies whole
+  std::int32_t row_bits = 0;   ///< significant bits that rows in products with it must keep, where kernels can: KernelTable::product
   std::size_t row_bytes() const { return tiered::row_bytes(dtype, std::uint64_t(cols)); }
   std::size_t bytes() const { return row_bytes() * std::size_t(rows); }
 };
@@ -61,6 +62,7 @@ struct Shard {
   double macs_per_token = 0;   ///< multiply-adds for one row that goes through it
   double use_probability = 1;  ///< that one token needs it: n_experts_used / n_experts for an expert
   std::uint64_t dtypes = 0;    ///< dtype_bit of every matrix in it: what a device must have products for
+  std::int32_t n_passes = 1;  ///< of its step: all rows of a block go through one before any does the next; the last may change hidden rows
 };
 
 /// What a sequence keeps for one layer: KV that grows with its length, or a recurrent state of fixed size.

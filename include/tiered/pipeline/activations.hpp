@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "tiered/kernels/args.hpp"
 #include "tiered/model/config.hpp"
@@ -23,6 +24,11 @@ inline constexpr std::int32_t most_on_way = 2, ahead_entries = 8;
 struct RowLimits {
   std::int32_t chunk = 1, block = 1;
   std::int32_t experts = 0;  ///< not 0: more rows use whole layers of experts, which come in windows; 0: a block's slots have room at once
+  /// Hidden rows of a block, of a model with a BlockConfig, stay in host memory: chunks of them come to the device for each step, and go
+  /// back.
+  bool rows_on_host = false;
+  /// Likewise its keys and values of a layer, with hidden rows: the device attends to pages of a chunk's rows, one after the other.
+  bool kv_on_host = false;
 };
 
 /// Room in VRAM that keys and values from host memory go through: two halves, one filled while the other is read.
@@ -57,8 +63,17 @@ struct ActivationLayout {
   std::size_t step, step_bytes;
   std::size_t kv_stream_at;
   KvStream kv_stream;
+  std::size_t seen;                            ///< of a model with a BlockConfig: Range [n_ranges, block]; with the inputs
+  std::size_t row_inputs, row_inputs_bytes;    ///< n_halves of so many bytes: of a chunk's rows
+  std::size_t row_outputs, row_outputs_bytes;  ///< likewise
+  /// Keys of a page of block_kv_tokens, then values, of block_kv_pages: of one layer after the other. With RowLimits::kv_on_host the device
+  /// has two pages, by turns, and the host all, at host_block_kv.
+  std::size_t block_kv, host_block_kv;
+  std::int32_t n_halves, block_kv_tokens, block_kv_pages;
+  std::size_t hidden_halves;   ///< with RowLimits::rows_on_host: n_halves of [chunk, dim], on the device
   std::size_t crossing_bytes;  ///< from the begin on: all that the host needs where every step is the device's
   std::size_t total_bytes;
+  std::size_t host_bytes;         ///< of the host's: total_bytes, and `hidden` behind it where only the host has it
   std::int32_t slots_per_launch;  ///< of one call of KernelTable::experts
   std::int32_t n_experts;         ///< most of any layer
   std::int32_t expert_rows;       ///< whose slots have room at once
@@ -89,86 +104,170 @@ inline SharedRoom shared_room(ActivationLayout const& l, std::int32_t n_rows, st
   return {l.expert_y, workspace, workspace < l.windows_end ? window_slots_in(l.windows_end - workspace, dim, hidden_dim) : 0};
 }
 
+/// Of a block's page lists: of one sequence.
+constexpr std::size_t block_table_bytes(std::int32_t n_pages) { return sizeof(KvTable) + 2 * std::size_t(n_pages) * sizeof(std::byte*); }
+
+/// Keys or values of so many rows, of the widest layer.
+inline std::size_t block_kv_page_bytes(ModelConfig const& config, std::int32_t n_tokens) {
+  std::size_t bytes = 0;
+  for (LayerConfig const& layer : config.layers) {
+    AttentionConfig const& a = layer.attention;
+    bytes = std::max(bytes, std::size_t(a.n_kv_heads) * std::size_t(n_tokens) * kv_row_bytes(DType::f16, a.head_dim));
+  }
+  return bytes;
+}
+
+namespace detail {
+
+/// Takes the parts of a layout one behind the other.
+class ActivationTaker {
+ public:
+  ActivationTaker(ModelConfig const& config, RowLimits limits)
+      : config_(config), limits_(limits), block_(std::size_t(limits.block)), dim_(std::size_t(config.dim)) {
+    double least_use = 1;
+    for (LayerConfig const& layer : config.layers) {
+      if (layer.feed_forward != FeedForwardKind::experts) continue;
+      n_used_ = std::max(n_used_, layer.experts.n_experts_used);
+      n_experts_ = std::max(n_experts_, layer.experts.n_experts);
+      hidden_dim_ = std::max(hidden_dim_, layer.hidden_dim);
+      least_use = std::min(least_use, double(layer.experts.n_experts_used) / double(layer.experts.n_experts));
+    }
+    is_moe_ = n_used_ > 0 ? 1 : 0;
+    in_windows_ = n_used_ > 0 && limits.experts > 0;
+    l_.expert_rows = in_windows_ ? rows_beside_windows(least_use, limits.experts) : limits.block;
+    l_.n_experts = n_experts_;
+    l_.n_halves = limits.chunk < limits.block ? 2 : 1;
+  }
+
+  /// What host and device tell each other of rows, up to crossing_bytes.
+  void take_inputs(std::size_t kv_table_bytes) {
+    BlockConfig const& from_outside = config_.block;
+    l_.tokens = take(block_, sizeof(std::int32_t));
+    l_.position_rows = config_.n_position_rows();
+    l_.positions = take(std::size_t(l_.position_rows) * block_, sizeof(std::int32_t));
+    l_.kv_rows = take(block_, sizeof(KvRow));
+    l_.outputs = take(block_, sizeof(std::int32_t));
+    l_.seen = take(std::size_t(from_outside.n_ranges) * block_, sizeof(Range));
+    l_.inputs = l_.tokens;
+    l_.inputs_bytes = l_.total_bytes - l_.inputs;
+    l_.logits = take(std::size_t(std::min(limits_.block, max_outputs_per_run)) * std::size_t(config_.vocab_size), sizeof(float));
+    l_.kv_tables = take(kv_table_bytes, 1);
+    l_.expert_tables = take(config_.layers.size() * std::size_t(n_experts_), sizeof(ExpertGroup));  // [n_layers, n_experts]
+    for (std::size_t const bytes : from_outside.input_bytes)
+      l_.row_inputs_bytes += VramAccount::round_up(std::size_t(limits_.chunk) * bytes);
+    l_.row_inputs = take(std::size_t(l_.n_halves) * l_.row_inputs_bytes, 1);
+    l_.row_outputs_bytes = VramAccount::round_up(std::size_t(limits_.chunk / from_outside.rows_per_output) * from_outside.output_bytes);
+    l_.row_outputs = take(std::size_t(l_.n_halves) * l_.row_outputs_bytes, 1);
+    l_.crossing_bytes = l_.total_bytes;
+  }
+
+  void take_hidden() {
+    if (limits_.rows_on_host) {
+      l_.hidden_halves = take(std::size_t(l_.n_halves) * std::size_t(limits_.chunk) * dim_, sizeof(float));
+    } else {
+      l_.hidden = take(block_ * dim_, sizeof(float));
+    }
+  }
+
+  /// Rows of experts, lists of their slots, and the workspace.
+  void take_experts() {
+    std::size_t const rows = std::size_t(l_.expert_rows), slots = rows * std::size_t(n_used_), ids = block_ * std::size_t(n_used_);
+    l_.expert_x = take(block_ * dim_ * is_moe_, sizeof(float));  // [block, dim]
+    l_.expert_ids = take(ids, sizeof(std::int32_t));             // [block, n_used]
+    l_.expert_weights = take(ids, sizeof(float));                // [block, n_used]
+    l_.expert_sum = take(rows * dim_ * is_moe_, sizeof(float));  // [expert_rows, dim]
+    l_.slots_per_launch = (in_windows_ ? std::min(limits_.chunk, l_.expert_rows) : std::max(limits_.chunk, 1)) * n_used_;
+    // A launch takes at least one slot of each of its groups: both lists are bounded by the slots, once per launch of the layer.
+    l_.expert_groups = take((slots + std::size_t(n_experts_) * 2) * is_moe_, sizeof(ExpertGroup));
+    l_.expert_ranks = l_.expert_groups;
+    l_.expert_slots = take(ids, sizeof(std::int32_t));
+    l_.expert_counts = take(std::size_t(n_experts_ + 1) * is_moe_, sizeof(std::int32_t));  // [n_experts + 1]
+    std::size_t const places_bytes = VramAccount::round_up(ids * sizeof(std::int32_t)),
+                      x_rows_bytes = VramAccount::round_up(n_used_ == 0 ? 0 : expert_rows_bytes(limits_.block, config_.dim));
+    if (in_windows_) {
+      l_.expert_places = take(places_bytes, 1);
+      l_.expert_x_rows = take(x_rows_bytes, 1);
+    }
+    l_.expert_y = take(slots * dim_, sizeof(float));  // [expert_rows * n_used, dim]
+    std::size_t const workspace_bytes =
+        VramAccount::round_up(n_used_ == 0 ? 0 : experts_workspace_bytes(l_.expert_rows, l_.slots_per_launch, config_.dim, hidden_dim_));
+    l_.expert_workspace = take(workspace_bytes, 1);
+    l_.windows_end = l_.expert_workspace + workspace_bytes;
+    if (in_windows_) {
+      l_.window_slots = window_slots_in(workspace_bytes, config_.dim, hidden_dim_);
+      l_.summed_slots = window_slots_in(workspace_bytes + (l_.expert_workspace - l_.expert_y), config_.dim, hidden_dim_);
+    } else if (n_used_ > 0) {  // both at the workspace's end: it has room for other forms of x than windows need
+      l_.expert_x_rows = l_.expert_workspace + workspace_bytes - x_rows_bytes;
+      l_.windows_end = l_.expert_places = l_.expert_x_rows - places_bytes;
+      l_.window_slots = window_slots_in(workspace_bytes - std::min(workspace_bytes, x_rows_bytes + places_bytes), config_.dim, hidden_dim_);
+    }
+  }
+
+  /// Of FewRouted and HelpedAttention.
+  void take_help() {
+    std::size_t const n_layers = config_.layers.size(), n_experts = std::size_t(n_experts_);
+    l_.few_lists = take(n_used_ == 0 ? 0 : few_list_bytes(std::min(limits_.block, attention_few_rows) * n_used_), 1);
+    l_.few_tables = take(n_layers * n_experts, sizeof(ExpertGroup));
+    l_.help = take(is_moe_, std::max(sizeof(HelpMail), sizeof(HelpState)));
+    l_.help_zeros = take(dim_ * is_moe_, sizeof(float));
+    l_.help_log = take((n_layers + 1) * is_moe_, sizeof(HelpLog));
+    l_.help_sum = take(dim_ * is_moe_, sizeof(float));
+    l_.help_guesses = take(n_layers * std::size_t(GuessArgs::max_layers) * n_experts, sizeof(ExpertGuess));
+    l_.help_entries = take(is_moe_ * std::size_t(ahead_entries), sizeof(ExpertGroup));
+    l_.help_seen = take(n_experts, sizeof(ExpertGroup));
+    l_.help_row = take(dim_ * is_moe_, sizeof(float));
+    l_.help_kv = take(sizeof(AttentionMail) + n_layers * sizeof(AttentionHelpLog), 1);
+  }
+
+  void take_step(std::size_t step_bytes, KvStream const& kv_stream) {
+    l_.step_bytes = step_bytes;
+    l_.step = take(step_bytes, 1);
+    l_.kv_stream = kv_stream;
+    l_.kv_stream_at = take(kv_stream.bytes(), 1);
+  }
+
+  /// Keys and values of a block, and behind all what only the host has.
+  ActivationLayout finish() {
+    std::size_t page_bytes = 0;
+    if (config_.block.n_ranges > 0) {
+      bool const by_pages = limits_.kv_on_host;
+      l_.block_kv_tokens = by_pages ? limits_.chunk : (limits_.block + attention_span - 1) / attention_span * attention_span;
+      l_.block_kv_pages = by_pages ? (limits_.block + limits_.chunk - 1) / limits_.chunk : 1;
+      page_bytes = block_kv_page_bytes(config_, l_.block_kv_tokens);
+      l_.block_kv = l_.host_block_kv = take(2 * page_bytes * (by_pages ? 2 : 1), 1);
+    }
+    l_.host_bytes = l_.total_bytes;
+    auto const take_on_host = [&](std::size_t bytes) { return std::exchange(l_.host_bytes, l_.host_bytes + VramAccount::round_up(bytes)); };
+    if (limits_.rows_on_host) l_.hidden = take_on_host(block_ * dim_ * sizeof(float));
+    if (limits_.kv_on_host) l_.host_block_kv = take_on_host(2 * page_bytes * std::size_t(l_.block_kv_pages));
+    return l_;
+  }
+
+ private:
+  std::size_t take(std::size_t n, std::size_t elem_bytes) {
+    return std::exchange(l_.total_bytes, l_.total_bytes + VramAccount::round_up(n * elem_bytes));
+  }
+
+  ModelConfig const& config_;
+  RowLimits limits_;
+  ActivationLayout l_{};
+  std::size_t block_, dim_, is_moe_ = 0;
+  std::int32_t n_used_ = 0, n_experts_ = 0, hidden_dim_ = 0;
+  bool in_windows_ = false;
+};
+
+}  // namespace detail
+
 /// `step_bytes`: what ScratchMeter says for limits.chunk rows; `kv_table_bytes`: page lists of the layers whose KV is there.
 inline ActivationLayout make_activation_layout(ModelConfig const& config, RowLimits limits, std::size_t step_bytes,
                                                std::size_t kv_table_bytes, KvStream const& kv_stream = {}) {
-  ActivationLayout l{};
-  auto const take = [&](std::size_t n, std::size_t elem_bytes) {
-    std::size_t const at = l.total_bytes;
-    l.total_bytes += VramAccount::round_up(n * elem_bytes);
-    return at;
-  };
-  std::size_t const block = std::size_t(limits.block), dim = std::size_t(config.dim);
-  std::int32_t n_used = 0, n_experts = 0, hidden_dim = 0;
-  double least_use = 1;
-  for (LayerConfig const& layer : config.layers) {
-    if (layer.feed_forward != FeedForwardKind::experts) continue;
-    n_used = std::max(n_used, layer.experts.n_experts_used);
-    n_experts = std::max(n_experts, layer.experts.n_experts);
-    hidden_dim = std::max(hidden_dim, layer.hidden_dim);
-    least_use = std::min(least_use, double(layer.experts.n_experts_used) / double(layer.experts.n_experts));
-  }
-  bool const in_windows = n_used > 0 && limits.experts > 0;
-  l.expert_rows = in_windows ? rows_beside_windows(least_use, limits.experts) : limits.block;
-  std::size_t const rows = std::size_t(l.expert_rows), slots = rows * std::size_t(n_used), is_moe = n_used > 0 ? 1 : 0;
-  l.tokens = take(block, sizeof(std::int32_t));
-  l.position_rows = config.n_position_rows();
-  l.positions = take(std::size_t(l.position_rows) * block, sizeof(std::int32_t));
-  l.kv_rows = take(block, sizeof(KvRow));
-  l.outputs = take(block, sizeof(std::int32_t));
-  l.inputs = l.tokens;
-  l.inputs_bytes = l.total_bytes - l.inputs;
-  l.logits = take(std::size_t(std::min(limits.block, max_outputs_per_run)) * std::size_t(config.vocab_size), sizeof(float));
-  l.kv_tables = take(kv_table_bytes, 1);
-  l.n_experts = n_experts;
-  l.expert_tables = take(config.layers.size() * std::size_t(n_experts), sizeof(ExpertGroup));  // [n_layers, n_experts]
-  l.crossing_bytes = l.total_bytes;
-  l.hidden = take(block * dim, sizeof(float));
-  l.expert_x = take(block * dim * is_moe, sizeof(float));                  // [block, dim]
-  l.expert_ids = take(block * std::size_t(n_used), sizeof(std::int32_t));  // [block, n_used]
-  l.expert_weights = take(block * std::size_t(n_used), sizeof(float));     // [block, n_used]
-  l.expert_sum = take(rows * dim * is_moe, sizeof(float));                 // [expert_rows, dim]
-  l.slots_per_launch = (in_windows ? std::min(limits.chunk, l.expert_rows) : std::max(limits.chunk, 1)) * n_used;
-  // A launch takes at least one slot of each of its groups: both lists are bounded by the slots, once per launch of the layer.
-  l.expert_groups = take((slots + std::size_t(n_experts) * 2) * is_moe, sizeof(ExpertGroup));
-  l.expert_ranks = l.expert_groups;
-  l.expert_slots = take(block * std::size_t(n_used), sizeof(std::int32_t));
-  l.expert_counts = take(std::size_t(n_experts + 1) * is_moe, sizeof(std::int32_t));  // [n_experts + 1]
-  std::size_t const places_bytes = VramAccount::round_up(block * std::size_t(n_used) * sizeof(std::int32_t)),
-                    x_rows_bytes = VramAccount::round_up(n_used == 0 ? 0 : expert_rows_bytes(limits.block, config.dim));
-  if (in_windows) {
-    l.expert_places = take(places_bytes, 1);
-    l.expert_x_rows = take(x_rows_bytes, 1);
-  }
-  l.expert_y = take(slots * dim, sizeof(float));  // [expert_rows * n_used, dim]
-  std::size_t const workspace_bytes =
-      VramAccount::round_up(n_used == 0 ? 0 : experts_workspace_bytes(l.expert_rows, l.slots_per_launch, config.dim, hidden_dim));
-  l.expert_workspace = take(workspace_bytes, 1);
-  l.windows_end = l.expert_workspace + workspace_bytes;
-  if (in_windows) {
-    l.window_slots = window_slots_in(workspace_bytes, config.dim, hidden_dim);
-    l.summed_slots = window_slots_in(workspace_bytes + (l.expert_workspace - l.expert_y), config.dim, hidden_dim);
-  } else if (n_used > 0) {  // both at the workspace's end: it has room for other forms of x than windows need
-    l.expert_x_rows = l.expert_workspace + workspace_bytes - x_rows_bytes;
-    l.windows_end = l.expert_places = l.expert_x_rows - places_bytes;
-    l.window_slots = window_slots_in(workspace_bytes - std::min(workspace_bytes, x_rows_bytes + places_bytes), config.dim, hidden_dim);
-  }
-  l.few_lists = take(n_used == 0 ? 0 : few_list_bytes(std::min(limits.block, attention_few_rows) * n_used), 1);
-  l.few_tables = take(config.layers.size() * std::size_t(n_experts), sizeof(ExpertGroup));
-  l.help = take(is_moe, std::max(sizeof(HelpMail), sizeof(HelpState)));
-  l.help_zeros = take(dim * is_moe, sizeof(float));
-  l.help_log = take((config.layers.size() + 1) * is_moe, sizeof(HelpLog));
-  l.help_sum = take(dim * is_moe, sizeof(float));
-  l.help_guesses = take(config.layers.size() * std::size_t(GuessArgs::max_layers) * std::size_t(n_experts), sizeof(ExpertGuess));
-  l.help_entries = take(is_moe * std::size_t(ahead_entries), sizeof(ExpertGroup));
-  l.help_seen = take(std::size_t(n_experts), sizeof(ExpertGroup));
-  l.help_row = take(dim * is_moe, sizeof(float));
-  l.help_kv = take(sizeof(AttentionMail) + config.layers.size() * sizeof(AttentionHelpLog), 1);
-  l.step_bytes = step_bytes;
-  l.step = take(step_bytes, 1);
-  l.kv_stream = kv_stream;
-  l.kv_stream_at = take(kv_stream.bytes(), 1);
-  return l;
+  detail::ActivationTaker taker(config, limits);
+  taker.take_inputs(kv_table_bytes);
+  taker.take_hidden();
+  taker.take_experts();
+  taker.take_help();
+  taker.take_step(step_bytes, kv_stream);
+  return taker.finish();
 }
 
 }  // namespace tiered

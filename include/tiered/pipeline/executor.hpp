@@ -14,8 +14,12 @@
 #include "tiered/pipeline/byte_ring.hpp"
 #include "tiered/pipeline/expert_cache.hpp"
 #include "tiered/pipeline/helped_attention.hpp"
+#include "tiered/pipeline/host_access.hpp"
+#include "tiered/pipeline/idle_reading.hpp"
 #include "tiered/pipeline/residency.hpp"
+#include "tiered/pipeline/room_listener.hpp"
 #include "tiered/pipeline/routed_experts.hpp"
+#include "tiered/pipeline/row_port.hpp"
 #include "tiered/pipeline/side.hpp"
 #include "tiered/pipeline/step_context.hpp"
 #include "tiered/pipeline/trace_log.hpp"
@@ -55,6 +59,7 @@ struct BlockRow {
   std::array<std::int32_t, rope_position_rows> rope_positions{};  ///< where the model has several rows of them; else `position` turns
   float const* embedding = nullptr;                               ///< [dim], in host memory until the block is done; null: the token's
   std::ptrdiff_t next_plane = 0;                                  ///< from `embedding` to what is added behind layer 0, and so on
+  std::array<Range, 2> seen{};  ///< rows of the block that it may see, itself among them, where the model has a BlockConfig
 };
 
 /// Borrowed parts of an engine.
@@ -72,9 +77,7 @@ struct ExecutorParts {
   ExpertCache* cache = nullptr;
   TraceLog* trace = nullptr;
   std::atomic<bool> const* cancelled = nullptr;
-  bool device_reads_host_weights = false;  ///< the device's kernels may read table.weights' data: then it looks embeddings up itself
-  bool device_maps_host = false;           ///< the device's kernels may read and write host_base, by the same addresses
-  bool device_maps_kv = false;             ///< likewise keys and values in host memory
+  HostAccess host_access;  ///< of the device's kernels; embeddings that they may read they look up
   /// Steps of up to so many rows, all of which want logits, are captured, at their first time or by capture(), and launched as one from
   /// then on, where the device can and nothing else takes part in them; 0: none. Each number of rows is a graph of each plan, and a
   /// graph takes memory of the device that no plan counts: more than 1 only where capture() makes them all when loading.
@@ -85,8 +88,10 @@ struct ExecutorParts {
   AnalyticCost attention_cost{};  ///< whether attention of many rows goes to keys and values in host memory, or they come to the device
 };
 
-/// Walks a schedule and enqueues; waits only for routed ids and at the end of a block. After an exception call recover().
-/// One thread.
+/// Walks a schedule and enqueues. The calling thread waits where it cannot do without. Within a block: for ids that a router chose
+/// (RoutedExperts, SharedFlow), for what a helped step may ask as long as it runs, for logits, and for the half of a port's room that is
+/// used again; at its end for everything. Between blocks: activate() for copies of the plan before, share_room() for those into what it
+/// gives back. After an exception call recover(). One thread.
 class Executor final : public StepContext {
  public:
   Executor(ModelRef model, ExecutorParts const& parts);
@@ -100,14 +105,26 @@ class Executor final : public StepContext {
   /// Residents of a plan that the caller brings: what is to be copied where. From here on activate() takes them to be there, and no block
   /// may need one of them before it is.
   std::vector<CopyPiece> hand_over(PlanImage const& image, std::span<ShardId const> residents);
-  /// One block through all layers; `logits` receives [number of wanting rows, vocab_size].
-  /// Errors  of lanes and launches; Errc::cancelled.
-  void run_block(std::span<BlockRow const> rows, float* logits);
+  /// One block through all layers; `logits` receives [number of wanting rows, vocab_size]. `port`: of a model with a BlockConfig, whose
+  /// rows all have slot 0 and their number in the block as position; `listener`: of these, is told of room as soon as no weights are to be
+  /// copied any more. Errors  of lanes and launches; Errc::cancelled; what `port` and `listener` throw.
+  void run_block(std::span<BlockRow const> rows, float* logits, RowPort* port = nullptr, RoomListener* listener = nullptr);
+  /// Between blocks, where no plan is current: brings a resident once `after` is done, though nothing of it is current yet. It is at the
+  /// same place in all plans that may be activated next.
+  void bring_back(PlanImage const& image, ShardId resident, Ticket after);
+  /// Waits for what bring_back() copies. Errors  of lanes; recover() then.
+  void wait_for_copies();
   /// Issues the copies that stand before the first step of the current plan, while whoever called samples: for when the next
   /// block has the same plan.
   void copy_ahead();
   /// Waits for all lanes, forgets errors and whatever was in flight.
   void recover() noexcept;
+  /// Waits for all lanes, and takes nothing to be in VRAM any more but keys and values: the next activate() brings it again. Captured steps
+  /// stay. Whoever else wrote to VRAM since must be done by then.
+  /// Errors  of lanes; recover() then.
+  void leave_vram();
+  /// Activations of the host lie here from the next activate() on. Between blocks.
+  void move_host(std::byte* host_base);
 
   /// Whether a step of the current plan is one stretch of launches on the device, the same each time: between the upload of its rows'
   /// numbers and the download of its logits nobody waits, copies, or looks at a result. Of rows whose positions are in VRAM.
@@ -133,11 +150,14 @@ class Executor final : public StepContext {
   void matmul(WeightId id, Activations& x, float* y, float const* bias) override;
   void matmul_set(std::span<ProductRequest const> products, Activations& x) override;
   void matmul_add(WeightId id, Activations& x, float* spare, float const* bias) override;
-  void gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) override;
+  Activations gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) override;
   void router(RouterRequest const& request, Activations& x) override;
   void embed(WeightId table, float scale) override;
   void attend(AttendRequest const& request) override;
   void experts(ExpertsRequest const& request) override;
+  void keep(AttendRequest const& request) override;
+  std::byte const* inputs(std::int32_t plane) override;
+  float* outputs_to(std::int32_t plane, std::int32_t dim) override;
 
  private:
   struct Piece {
@@ -155,6 +175,20 @@ class Executor final : public StepContext {
     GraphRef graph;
   };
 
+  /// Rows on their way out of the model.
+  struct Leaving {
+    std::int32_t plane = 0;
+    Range rows;
+    std::size_t bytes = 0;
+    Ticket there;  // once this is done they are in host memory
+  };
+  /// Of the two that a block's chunks use in turn.
+  struct PortHalf {
+    Ticket copied, used;  // of inputs: the host's bytes may change after the one, the device's after the other
+    Ticket rows_there;    // hidden rows, on the device
+    Leaving leaving;
+  };
+
   /// Which homes the positions that a chunk sees or adds have.
   struct Homes {
     std::int32_t border = 0;  // positions below it are in VRAM
@@ -165,6 +199,8 @@ class Executor final : public StepContext {
     float *parts = nullptr, *log_sum_exp = nullptr;  // [2, n_rows, n_heads, head_dim]; [2, n_rows, n_heads]
     std::byte* workspace = nullptr;
   };
+
+  static constexpr ShardId no_step{0xffffffffu};
 
   bool on_device() const { return side_ == &p_.device; }
   CopyLane& kv_copy() { return p_.kv_copy ? p_.kv_copy : p_.copy; }
@@ -177,11 +213,16 @@ class Executor final : public StepContext {
   bool skips(ShardId id) const { return outputs_total_ == 0 && shard(id).kind == ShardKind::output; }
 
   std::int32_t rows_of(WeightId id) const override { return p_.table.weight(id).rows; }
+  RowProduct row_product(WeightId id) const {
+    Weight const& w = p_.table.weight(id);
+    return kernels_->product(w.dtype, w.row_bits);
+  }
   MatmulArgs host_product(WeightId id, Activations& x, float* y, float const* bias);
   std::byte const* whole(Weight const& w);
-  bool fused_args(FusedMatmulArgs& args, std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then);
-  bool fused(std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then,
+  bool fused_args(FusedMatmulArgs& args, std::span<ProductRequest const> products, Activations& x, FusedMatmulArgs::Then then);
+  bool fused(std::span<ProductRequest const> products, Activations& x, FusedMatmulArgs::Then then,
              Activation activation = Activation::silu);
+  void product(Kernel<MatmulArgs> kernel, WeightId id, Activations& x, float* y, float const* bias);
   std::byte const* resident(WeightId id);
   void prepare_input(AttendRequest const& r, bool kv_here);
   bool streams_kv(AttendRequest const& r) const;
@@ -192,6 +233,7 @@ class Executor final : public StepContext {
   void attend_stretch(AttendRequest const& r, StreamedSums const& sums, Range rows);
   void bring_pages(std::int32_t layer, std::int32_t slot, Range positions, Range area);
   void store_streamed(AttendRequest const& r, Range rows, Range area);
+  void wait_for_streamed();
   Homes homes_of(AttendRequest const& r) const;
   AttentionArgs attention_args(AttendRequest const& r, float const* q, bool device, Range rows) const;
   void store_kv(AttendRequest const& r, float const* k, float const* v, bool device, Range rows);
@@ -199,6 +241,23 @@ class Executor final : public StepContext {
   std::byte* stream_page(std::int32_t layer, int kv, std::int32_t page) const;
   AttentionInputArgs input_args(AttendRequest const& r) const;
   bool rows_apart() const;
+  void attend_in_block(AttendRequest const& r);
+  AttentionArgs block_attention_args(AttendRequest const& r) const;
+  void attend_by_pages(AttendRequest const& r, AttentionArgs args, Range positions);
+  bool brings_block_kv() const { return on_device() && image_->limits.kv_on_host; }
+  CopyPiece block_page_piece(std::int32_t page, bool to_device) const;
+  KvTable const* block_table() const;
+  std::byte* block_page(bool device, std::int32_t page, int kv) const;
+  void set_block_table();
+  void set_environment();
+  std::size_t half_of(std::int32_t row) const;
+  std::size_t chunk_half() const { return half_of(chunk_begin_); }
+  bool brings_rows() const { return on_device() && image_->limits.rows_on_host; }
+  CopyPiece hidden_piece(std::int32_t begin, bool to_device) const;
+  void begin_chunk(Step step);
+  void end_chunk();
+  void hand_out(PortHalf& half);
+  void forget() noexcept;
   void upload_kv_tables();
   void refresh_kv_tables();
   KvTable const* kv_tables(std::int32_t layer, bool device) const;
@@ -209,14 +268,15 @@ class Executor final : public StepContext {
   void add_vectors(std::int32_t layer);
   void upload_inputs();
   bool kernel_moves(std::size_t bytes) const;
-  void move_by_kernel(std::byte* dst, std::byte const* src, std::size_t bytes);
   void cross(bool to_device, std::span<CopyPiece const> pieces, Ticket ready);
   void copy_vector(Weight const& w, std::byte* dst);
   void walk();
+  void begin_telling(RoomListener* listener);
+  void tell(Action const& done);
   void check_cancelled(std::int32_t layer) const;
   bool only_device(bool helped) const;
   bool device_embeds() const;
-  void wait_for_copies();
+  void bring(ShardId id, std::size_t at, Ticket after);
   void settle();
   void run_captured();
   bool asks_attention(std::span<BlockRow const> rows) const;
@@ -231,6 +291,10 @@ class Executor final : public StepContext {
   void do_hop(Action const& a);
   void do_run(Action const& a);
   void do_fetch_routed(Action const& a);
+  bool reads_when_idle() const {
+    return p_.read_ahead && p_.host.kernels().read_when_idle != nullptr && p_.host.queue_now().native != nullptr;
+  }
+  void stop_reading();
   void run_chunks(Step step);
   void run_output(Step step);
   void download_logits(std::int32_t first, std::int32_t n);
@@ -255,6 +319,7 @@ class Executor final : public StepContext {
   ExpertsEnvironment env_;
   RoutedExperts routed_;
   HelpedAttention attention_;
+  IdleReading idle_reading_;
   std::size_t cache_offset_ = VramLayout::none;
   ByteRing ring_;
   std::vector<Piece> pieces_;
@@ -264,7 +329,7 @@ class Executor final : public StepContext {
   std::uint64_t kv_table_version_ = 0;        // of the pages in host memory that the device's tables have
   std::vector<Ticket> after_;
   std::vector<CopyPiece> copy_pieces_;
-  std::uint64_t pass_ = 0;
+  std::uint64_t n_blocks_ = 0;
   std::vector<Graph> graphs_;
   bool only_device_ = false;   // the current plan's steps, but for the embedding
   bool helped_ = false;        // likewise, with help where experts are missing
@@ -274,7 +339,8 @@ class Executor final : public StepContext {
   std::uint64_t n_attention_steps_ = 0;
   bool device_embeds_ = false;  // of the current plan
   bool capturing_ = false;
-  // Of either half of the room that keys and values from host memory go through: its last use by the device, its last copy to the host.
+  // Of either half of the room that keys and values from host memory go through: its last use by the device; its last copy to the host, in
+  // this block.
   Ticket stream_used_[2], stream_saved_[2];
   Ticket host_kv_written_;  // by the host, in this block
 
@@ -288,6 +354,20 @@ class Executor final : public StepContext {
   std::int32_t reached_ = 0;  // rows of the running shard that may be used
   std::int32_t chunk_begin_ = 0, chunk_max_position_ = 0;
   RoutedRows routed_rows_;
+
+  // of a model with a BlockConfig
+  RowPort* port_ = nullptr;
+  std::array<PortHalf, 2> halves_;
+  bool took_inputs_ = false;             // the chunk that runs
+  Leaving leaving_;                      // likewise
+  Ticket host_rows_;                     // hidden rows that the host has changed
+  std::vector<std::byte*> block_pages_;  // of the host: keys', then values'
+  KvTable block_table_;                  // likewise
+  Ticket block_kv_used_[2];              // of the device's two pages: by its attention
+  RoomListener* listener_ = nullptr;
+  std::size_t copies_end_ = 0;   // of the schedule: behind it there are none
+  std::vector<VramRange> busy_;  // that the rest of the block touches
+  bool has_news_ = false;        // of these, or of copies: the listener does not know yet
 };
 
 }  // namespace tiered

@@ -39,6 +39,8 @@ class ExpertAddresses {
   /// An expert's entry in the device's table.
   ExpertGroup* on_device(ShardId id) const;
   std::vector<TransferArgs::Part>& changes() { return changes_; }
+  /// Now, by launches of their own, with what else stands in the list.
+  void send_changes();
   /// The tables as a whole: what to transfer in place of very many changes.
   TransferArgs::Part all() const;
   void is_current() { version_ = env_->cache->version(); }
@@ -163,6 +165,7 @@ class FewRouted {
     ShardId shard{};
     Where where = Where::host;
     bool may_be_fetched = false, for_later = false;
+    bool may_be_read = false;             ///< within a request, by the device's kernels
     bool late = false;                    ///< the device had looked when it came, or it is about to come
     ExpertCache::Entry* entry = nullptr;  ///< pinned
   };
@@ -208,6 +211,7 @@ class FewRouted {
   void find_in_vram(std::uint64_t step);
   void share_misses();
   bool take_room(Expert& e);
+  void take_rooms_anew();
   void bring_one_for_later();
   void tell_of_arrivals();
   std::int32_t place_host_slots();
@@ -232,6 +236,7 @@ class FewRouted {
   void launch_helped(RoutedRows const& rows);
   void note_arrivals(std::size_t most_changes);
   void find_helped(std::uint32_t missing);
+  bool is_readable(Expert const& e) const;
   void share_helped_misses();
   void list_parts();
   void wait_for_late();

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -59,6 +60,50 @@ inline std::vector<VramLayout> lay_out(std::span<ShardPlan const* const> plans, 
     l.scratch_bytes = p.scratch_bytes;
     l.scratch_offset = take(p.scratch_bytes);
     l.total_bytes = p.vram_bytes == 0 ? 0 : end;
+  }
+  return out;
+}
+
+/// Bytes [begin, end) of an arena.
+struct VramRange {
+  std::size_t begin = 0, end = 0;
+  std::size_t bytes() const { return end - begin; }
+  bool operator==(VramRange const&) const = default;
+};
+
+/// Where plans without states and cache lie in parts of an arena that are theirs: ring and scratch at the end of the largest, residents
+/// from the begins on, those common to all plans first. Nothing where that leaves a plan no room; never where there is one part of at least
+/// its bytes.
+inline std::optional<std::vector<VramLayout>> lay_out_in(std::span<VramRange const> parts, std::span<ShardPlan const* const> plans,
+                                                         std::span<Shard const> shards) {
+  std::vector<VramLayout> out;
+  auto const in_all = [&](std::size_t s) {
+    return std::ranges::all_of(plans, [&](ShardPlan const* p) { return p->shards[s].resident(); });
+  };
+  for (ShardPlan const* const p : plans) {
+    std::vector<VramRange> left(parts.begin(), parts.end());
+    VramLayout& l = out.emplace_back();
+    l.resident.assign(shards.size(), VramLayout::none);
+    l.ring_bytes = p->ring_bytes;
+    l.scratch_bytes = p->scratch_bytes;
+    if (p->vram_bytes == 0) continue;
+    std::size_t const tail = VramAccount::round_up(p->ring_bytes) + VramAccount::round_up(p->scratch_bytes);
+    auto const largest = std::ranges::max_element(left, {}, &VramRange::bytes);
+    if (largest == left.end() || largest->bytes() < tail) return std::nullopt;
+    largest->end = (largest->end - tail) / weight_alignment * weight_alignment;
+    if (largest->end < largest->begin) return std::nullopt;
+    l.ring_offset = largest->end;
+    l.scratch_offset = l.ring_offset + VramAccount::round_up(p->ring_bytes);
+    for (bool const common : {true, false}) {
+      for (std::size_t s = 0; s < shards.size(); ++s) {
+        if (!p->shards[s].resident() || in_all(s) != common) continue;
+        std::size_t const bytes = VramAccount::round_up(shards[s].bytes);
+        auto const part = std::ranges::find_if(left, [&](VramRange const& r) { return r.bytes() >= bytes; });
+        if (part == left.end()) return std::nullopt;
+        l.resident[s] = std::exchange(part->begin, part->begin + bytes);
+      }
+    }
+    l.total_bytes = p->vram_bytes;
   }
   return out;
 }

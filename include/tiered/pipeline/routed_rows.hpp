@@ -9,6 +9,7 @@
 #include "tiered/model/shard.hpp"
 #include "tiered/pipeline/activations.hpp"
 #include "tiered/pipeline/expert_cache.hpp"
+#include "tiered/pipeline/host_access.hpp"
 #include "tiered/pipeline/residency.hpp"
 #include "tiered/pipeline/side.hpp"
 #include "tiered/pipeline/trace_log.hpp"
@@ -32,11 +33,9 @@ struct ExpertsEnvironment {
   std::span<Ticket const> resident_ready;  ///< per shard; value 0 where nobody needs to wait
   ExpertCache* cache = nullptr;
   TraceLog* trace = nullptr;
-  bool device_maps_host = false;           ///< kernels of the device read and write host_base, by the same addresses
-  bool device_reads_host_weights = false;  ///< and read table.weights' data
-  bool device_maps_kv = false;             ///< and read and write keys and values in host memory
-  std::uint64_t help_patience_ns = 0;      ///< HelpArgs::patience_ns; 0: its own
-  CopyLane* rows_copy = nullptr;           ///< for rows of activations, which do not stand behind weights; may be `copy`
+  HostAccess host_access;              ///< of the device's kernels
+  std::uint64_t help_patience_ns = 0;  ///< HelpArgs::patience_ns; 0: its own
+  CopyLane* rows_copy = nullptr;       ///< for rows of activations, which do not stand behind weights; may be `copy`
   LookAhead look_ahead = LookAhead::planned;
   bool read_ahead = false;
   bool helps = false;  ///< the step is enqueued as a whole: see FewRouted::enqueue

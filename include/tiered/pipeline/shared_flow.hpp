@@ -57,7 +57,6 @@ class SharedFlow {
   void bring_rows();
   void wait_for_ids(Ticket ids_there) const;
   void count_rows();
-  void move_by_kernel(void const* from, void* to, std::size_t bytes) const;
   ExpertWindowArgs args_on(bool on_device) const;
   bool run_on_host(ExpertFlow const& flow, Range ranks);
   void add_host_sum();

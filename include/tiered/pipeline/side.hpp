@@ -126,18 +126,20 @@ class Side {
   Calls const* calls_ = nullptr;
 };
 
-/// The copy engine. Borrowed; see the CopyEngine concept.
+/// The copy engine. Borrowed; see the CopyEngine concept. Copies of a lane are that lane: they know the same newest ticket.
 class CopyLane {
  public:
   CopyLane() = default;
   template <CopyEngine C>
-  explicit CopyLane(C& engine) : engine_(&engine), calls_(&calls_of<C>) {}
+  explicit CopyLane(C& engine) : engine_(&engine), calls_(&calls_of<C>), last_(std::make_shared<Ticket>()) {}
   explicit operator bool() const { return engine_ != nullptr; }
 
-  Ticket submit(std::span<CopyPiece const> pieces, std::span<Ticket const> after) { return last_ = calls_->submit(engine_, pieces, after); }
+  Ticket submit(std::span<CopyPiece const> pieces, std::span<Ticket const> after) {
+    return *last_ = calls_->submit(engine_, pieces, after);
+  }
   Ticket submit(CopyPiece piece, Ticket after) { return submit({&piece, 1}, {&after, 1}); }
-  /// Of the newest copy: when it is done, all are.
-  Ticket last() const { return last_; }
+  /// Of the newest copy by whoever has the lane: when it is done, all of them are.
+  Ticket last() const { return last_ != nullptr ? *last_ : Ticket{}; }
   void wait(Ticket t) const { calls_->wait(engine_, t); }
   bool done(Ticket t) const { return calls_->done(engine_, t); }
   void recover() const { calls_->recover(engine_); }
@@ -165,7 +167,7 @@ class CopyLane {
 
   void* engine_ = nullptr;
   Calls const* calls_ = nullptr;
-  Ticket last_;
+  std::shared_ptr<Ticket> last_;
 };
 
 }  // namespace tiered

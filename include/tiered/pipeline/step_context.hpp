@@ -41,22 +41,31 @@ class StepContext : public ExecContext {
  protected:
   void* scratch_bytes(std::size_t bytes) override { return scratch_.take(bytes); }
 
-  /// x in the type that products with `weights` take.
-  void const* in_type_for(DType weights, Activations& x, KernelTable const& table) {
-    DType const type = table.activation[std::uint32_t(weights)];
+  /// x in the type that products with `w` take.
+  void const* in_type_for(Weight const& w, Activations& x, KernelTable const& table) {
+    DType const type = table.product(w.dtype, w.row_bits).activation;
     if (type == DType::f32) return values_of(x);
     void const*& converted = x.converted[activation_form(type)];
     if (converted == nullptr) {
       void* const y = scratch_.take(activation_bytes(type, std::uint64_t(x.n_rows), std::uint64_t(x.dim)));
-      if (kernels_ != nullptr) {
-        tiered::launch(kernels_->convert[activation_form(type)], QuantizeArgs{values_of(x), y, x.n_rows, x.dim}, queue_);
-      }
+      if (kernels_ != nullptr) convert(x, type, y);
       converted = y;
     }
     return converted;
   }
 
   Scratch scratch_;
+
+ private:
+  /// With a pending norm or gate in one go, where the device can; that stays pending, should somebody ask for values.
+  void convert(Activations& x, DType type, void* y) {
+    int const form = activation_form(type);
+    if (auto const kernel = kernels_->convert_normed[form]; !x.normed() && kernel != nullptr)
+      return tiered::launch(kernel, ConvertNormedArgs{x.norm, y}, queue_);
+    if (auto const kernel = kernels_->convert_gated[form]; !x.gated() && kernel != nullptr)
+      return tiered::launch(kernel, ConvertGatedArgs{x.gate.gate, x.gate.up, y, x.n_rows, x.dim, x.gate.activation}, queue_);
+    tiered::launch(kernels_->convert[form], QuantizeArgs{values_of(x), y, x.n_rows, x.dim}, queue_);
+  }
 };
 
 /// Runs steps without launching anything and says how much scratch they take.
@@ -72,27 +81,36 @@ class ScratchMeter final : public StepContext {
     n_outputs_ = n_outputs;
     scratch_ = Scratch(nullptr, std::size_t{1} << 60);
     for (Step const& step : table_.steps) {
-      scratch_.reset();
-      model.run(step, *this);
+      for (pass_ = 0; pass_ < table_.shard(step.shard).n_passes; ++pass_) {
+        scratch_.reset();
+        model.run(step, *this);
+      }
     }
     return scratch_.peak();
   }
 
   /// Counted: a shard that goes by rows has its vectors copied into scratch.
   float const* vector(WeightId id) override { return static_cast<float const*>(scratch_.take(table_.weight(id).bytes())); }
-  void matmul(WeightId id, Activations& x, float*, float const*) override { in_type_for(table_.weight(id).dtype, x, *kernel_table_); }
+  void matmul(WeightId id, Activations& x, float*, float const*) override { in_type_for(table_.weight(id), x, *kernel_table_); }
   std::int32_t rows_of(WeightId id) const override { return table_.weight(id).rows; }
   void embed(WeightId, float) override {}
   /// Counted: q, k, v and output once more, where some of the layer's KV is on another device than the step; instead of these, on the
   /// step's own device, two parts that become one.
   void attend(AttendRequest const& r) override {
+    // The last chunk of a block may be one of few rows, which need more than many.
+    std::size_t const workspace =
+        attention_workspace_bytes(std::min(n_rows_, attention_few_rows), r.config->n_heads, r.config->head_dim, max_context_);
+    if (r.seen >= 0) return static_cast<void>(scratch_.take(workspace));
     std::size_t const n = std::size_t(n_rows_), q = std::size_t(r.config->n_heads) * std::size_t(r.config->head_dim) * sizeof(float),
                       kv = std::size_t(r.config->n_kv_heads) * std::size_t(r.config->head_dim) * sizeof(float);
     for (std::size_t bytes : {n * q, n * q, n * kv, n * kv, 2 * n * std::size_t(r.config->n_heads) * sizeof(float)}) scratch_.take(bytes);
-    // The last chunk of a block may be one of few rows, which need more than many.
-    scratch_.take(attention_workspace_bytes(std::min(n_rows_, attention_few_rows), r.config->n_heads, r.config->head_dim, max_context_));
+    scratch_.take(workspace);
   }
-  void experts(ExpertsRequest const&) override {}  // block buffers, see pipeline/activations.hpp
+  // In buffers of the block, see pipeline/activations.hpp, as are the experts' rows.
+  void keep(AttendRequest const&) override {}
+  std::byte const* inputs(std::int32_t) override { return nullptr; }
+  float* outputs_to(std::int32_t, std::int32_t) override { return nullptr; }
+  void experts(ExpertsRequest const&) override {}
 
  private:
   ShardTable table_;

@@ -30,7 +30,8 @@ inline constexpr std::int32_t most_output_rows = 16;
 
 /// Dense shards are read once per chunk and cross the link once; the output meets most_output_rows of a block; experts meet all rows of the
 /// block at once, or expert_tokens of them where that is not 0, and cross once; of the states, whose positions are those of all rows, a
-/// block has its share. `same_for_alike`: as CostModel says; then a shard_cost is asked once for shards that are alike.
+/// block has its share, and where they cross, they do so for each chunk. `same_for_alike`: as CostModel says; then a shard_cost is asked
+/// once for shards that are alike.
 PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_tokens, std::int32_t block_tokens,
                      FunctionRef<PassCost(Shard const&, Rows)> shard_cost, FunctionRef<PassCost(LayerState const&, Rows)> state_cost,
                      std::int32_t expert_tokens = 0, bool same_for_alike = false);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tiered/vision/image.hpp"
+#include "tiered/vision/media_hash.hpp"
 
 namespace tiered {
 
@@ -31,14 +32,16 @@ struct ImageLimits {
 /// the upper 8 count, of grey too, where Pillow clips all above 255 to white.
 /// Refused as Pillow does: a file that is cut off anywhere. Where JPEG data is damaged, too, though Pillow guesses.
 /// Memory   the image, twice where it is turned; transparent interlaced PNG 4 bytes a pixel more, transparent or lossless WebP 4 or 5,
-///          animated WebP 8, progressive JPEG 3 to 8. Of some kinds (BMP of runs, WebP, arithmetic JPEG) some hundred bytes can hold as
-///          many pixels as `limits` allow.
+///          animated WebP 8, progressive JPEG 3 to 8. Of some kinds (BMP of runs, WebP) some hundred bytes can hold as many pixels as
+///          `limits` allow.
 /// Errors   bad_file with what is wrong; unsupported for other formats, kinds of a format that no decoder knows, and decoders that
-///          this build lacks; over_budget for more than max_pixels; out_of_memory.
+///          this build lacks; over_budget for more than max_pixels, and for arithmetic JPEG of more than 2^20 pixels and 8192 a byte;
+///          out_of_memory.
 /// Threads  any, at the same time.
 Image decode_image(std::span<std::byte const> bytes, ImageLimits const& limits = {});
 
-/// The same for a file; messages begin with its path. Also not_found and io, and over_budget for more than max_file_bytes.
-Image load_image(std::string const& path, ImageLimits const& limits = {});
+/// The same for a file; messages begin with its path. Also not_found and io, and over_budget for more than max_file_bytes. `content`: the
+/// file's bytes are added to it.
+Image load_image(std::string const& path, ImageLimits const& limits = {}, MediaHasher* content = nullptr);
 
 }  // namespace tiered

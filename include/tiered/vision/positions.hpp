@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tiered/fwd.hpp"
 #include "tiered/vision/preprocess.hpp"
 
 namespace tiered {
@@ -23,6 +24,9 @@ struct MropeConfig {
   /// paper and transformers 4, or behind height and width only, as in transformers 5 (false).
   bool text_after_time = false;
 };
+
+/// Of a projector's family.  Errors  Errc::unsupported for one that there is not.
+MropeConfig mrope_config(VisionConfig const& config);
 
 enum class PromptKind : std::uint8_t { text, image, video };
 

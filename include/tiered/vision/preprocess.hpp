@@ -5,15 +5,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "tiered/fwd.hpp"
 #include "tiered/vision/image.hpp"
 #include "tiered/vision/patch_grid.hpp"
 
 namespace tiered {
-
-class Team;
 
 /// As a model's file has it. Sides in pixels; the defaults are those of Qwen2VLImageProcessor in transformers, where models' own
 /// preprocessor_config.json has a larger max_pixels (VisionConfig: from their projector files).
@@ -28,6 +28,12 @@ struct PatchConfig {
 
   int factor() const { return patch_size * merge_size; }
 };
+
+/// Of images, as a projector's file says.
+PatchConfig patch_config(VisionConfig const& config);
+/// Of videos: with the limits that the model's family has for them, which files do not say.
+/// Errors  Errc::unsupported for a family that there is not.
+PatchConfig video_patch_config(VisionConfig const& config);
 
 /// The size that an image, or each frame of a video of Qwen2-VL or Qwen2.5-VL, is resized to: sides are multiples of
 /// config.factor(), and pixels in [min_pixels, max_pixels] where the sides' rounding allows.
@@ -44,7 +50,7 @@ ImageSize smart_resize_video(ImageSize size, std::int64_t n_frames, PatchConfig 
 Image resize_bicubic(Image const& image, ImageSize size, Team* team = nullptr);
 
 /// The patches of an image, or of frames of one size. Holds 8-bit pixels only, and makes patches where they are asked for: memory
-/// is 3 bytes a pixel, whatever is taken at a time.
+/// is 3 bytes a pixel, whatever is taken at a time. Immutable; copies share the pixels.
 class Patches {
  public:
   /// Of a still: resized as smart_resize() says. Not copied where it is moved in and has that size already.
@@ -56,7 +62,9 @@ class Patches {
   Patches(std::vector<Image> frames, ImageSize size, PatchConfig const& config, Team* team = nullptr);
 
   PatchGrid grid() const { return grid_; }
-  ImageSize size() const { return frames_.front().size(); }
+  ImageSize size() const { return frames_->front().size(); }
+  /// Resized; of a still one.
+  std::span<Image const> frames() const { return *frames_; }
   /// channel * temporal_patch_size * patch_size * patch_size, slowest first.
   std::int64_t patch_elems() const { return std::int64_t{3} * config_.temporal_patch_size * config_.patch_size * config_.patch_size; }
 
@@ -69,12 +77,12 @@ class Patches {
   void write(std::int64_t first, std::int64_t n, std::span<float> out, Team* team = nullptr) const;
 
  private:
-  void prepare(ImageSize size, Team* team);
+  void prepare(std::vector<Image> frames, ImageSize size, Team* team);
   void write_one(std::int64_t patch, float* out) const;
 
   PatchConfig config_;
   PatchGrid grid_{};
-  std::vector<Image> frames_;
+  std::shared_ptr<std::vector<Image> const> frames_;
   std::array<std::array<float, 256>, 3> normalised_{};  // by channel and value
 };
 

@@ -1,6 +1,7 @@
 /// The vision encoder as one reads about it, slowly and in double precision: what faster ones are tested against.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,21 +13,25 @@
 #include "tiered/core/text.hpp"
 #include "tiered/kernels/format/decode.hpp"
 #include "tiered/vision/patch_grid.hpp"
+#include "tiered/vision/preprocess.hpp"
+#include "tiered/vision/vision_encoding.hpp"
 #include "tiered/vision/vision_weights.hpp"
 
 namespace tiered {
-
-struct VisionEncoding {
-  std::int64_t n_tokens = 0;
-  std::vector<float> tokens;                  ///< [n_tokens, output_dim]
-  std::vector<std::vector<float>> deepstack;  ///< for each deepstack layer [n_tokens, output_dim]
-};
 
 /// Reads config and weights, which must outlive it. Threads  any: it keeps no state between calls.
 class ReferenceVisionEncoder {
  public:
   ReferenceVisionEncoder(VisionConfig const& config, VisionWeights const& weights) : c_(&config), w_(&weights) {}
 
+  VisionConfig const& config() const { return *c_; }
+  /// Of an image, or of frames of a video. Needs tiered::cpu.
+  VisionEncoding encode(Patches const& patches) const {
+    std::vector<float> pixels(std::size_t(patches.grid().n_patches() * patches.patch_elems()));
+    patches.write(0, patches.grid().n_patches(), pixels);
+    PatchGrid const grid = patches.grid();
+    return encode(pixels, {&grid, 1});
+  }
   /// patches [sum of n_patches, patch_elems], normalised pixels in the order of PatchGrid, one grid after another.
   /// Errors  Errc::precondition where sizes do not fit each other.
   VisionEncoding encode(std::span<float const> patches, std::span<PatchGrid const> grids) const {
@@ -87,19 +92,9 @@ class ReferenceVisionEncoder {
   }
 
   Rows embedded(std::span<float const> patches, std::int64_t n) const {
-    std::int64_t const area = std::int64_t(c_->patch_size) * c_->patch_size;
-    Rows x(n, c_->dim);
-    for (std::int32_t frame = 0; frame < c_->temporal_size; ++frame) {
-      Rows pixels(n, c_->frame_elems());
-      for (std::int64_t i = 0; i < n; ++i) {
-        for (std::int64_t e = 0; e < pixels.dim; ++e) {
-          std::int64_t const channel = e / area, at = (channel * c_->temporal_size + frame) * area + e % area;
-          pixels.row(i)[e] = double(patches[std::size_t(i * c_->patch_elems() + at)]);
-        }
-      }
-      add(x, product(w_->patch[frame], frame == 0 ? w_->patch_bias : no_weight, pixels));
-    }
-    return x;
+    Rows pixels(n, c_->patch_elems());
+    std::copy(patches.begin(), patches.end(), pixels.values.begin());
+    return product(w_->patch, w_->patch_bias, pixels);
   }
 
   /// Calls visit(i, grid, place) for every patch, the i-th of all.

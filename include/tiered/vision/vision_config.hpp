@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "tiered/fwd.hpp"
+#include "tiered/model/config.hpp"
+#include "tiered/vision/media_hash.hpp"
 
 namespace tiered {
 
@@ -44,6 +46,7 @@ struct VisionConfig {
   std::array<float, 3> image_mean{}, image_std{};  ///< of pixels in [0, 1]: (pixel - image_mean) / image_std
   std::int64_t min_pixels = 0, max_pixels = 0;     ///< of an image once it is resized
   std::vector<VisionLayerConfig> layers;
+  MediaHash weights{};  ///< of a few bytes of each tensor, by VisionModel: tells encoders apart that are alike in all else
 
   std::int32_t n_deepstack() const {
     std::int32_t n = 0;
@@ -58,6 +61,9 @@ struct VisionConfig {
   /// Tokens a side of a window; 0 where there are none.
   std::int32_t window_tokens() const { return window_size / merge_size / patch_size; }
 };
+
+/// By which rows of patches and columns (rows 1 and 2 of rotary positions; 0 would be time) turn a head's pairs.
+RopeTable vision_rope(VisionConfig const& config);
 
 /// Reads no byte of matrices.
 /// Errors  Errc::unsupported (a file that is no projector, or one that nothing here runs: named), bad_file (a number or shape that cannot

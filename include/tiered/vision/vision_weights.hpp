@@ -14,8 +14,9 @@ namespace tiered {
 /// no_weight where the projector has none. Matrices are [outputs, inputs] in the file's type, all else is f32.
 struct VisionLayerWeights {
   ShardId attention{}, feed_forward{};
-  WeightId norm1 = no_weight, norm1_bias = no_weight, q = no_weight, q_bias = no_weight, k = no_weight, k_bias = no_weight, v = no_weight,
-           v_bias = no_weight, out = no_weight, out_bias = no_weight;  ///< q, k, v, out [dim, dim]
+  WeightId rope = no_weight;  ///< of vision_rope(): inv_freq, behind it the bytes of position_row
+  WeightId norm1 = no_weight, norm1_bias = no_weight, k = no_weight, k_bias = no_weight, v = no_weight, v_bias = no_weight, q = no_weight,
+           q_bias = no_weight, out = no_weight, out_bias = no_weight;  ///< q, k, v, out [dim, dim]
   WeightId norm2 = no_weight, norm2_bias = no_weight, gate = no_weight, gate_bias = no_weight, up = no_weight, up_bias = no_weight,
            down = no_weight, down_bias = no_weight;  ///< gate, up [hidden_dim, dim], down [dim, hidden_dim]
 };
@@ -30,10 +31,11 @@ struct VisionMergerWeights {
 };
 
 /// Shards in order of use: patches (layer -1), each layer's attention, feed-forward and deepstack merger, the merger (layer n_layers).
-/// Their kinds are attention or ffn, whatever is products of rows being the latter. One row is a patch, of a merger a token.
+/// Their kinds are attention or ffn, whatever is products of rows being the latter. One row is a patch, of a merger a token. Attention has
+/// two passes (Shard::n_passes): keys and values of all rows first, then what attends to them.
 struct VisionWeights {
   ShardId patches{};
-  WeightId patch[2] = {no_weight, no_weight};  ///< [dim, channels * rows * columns] of a patch's first and second frame: products add up
+  WeightId patch = no_weight;  ///< [dim, patch_elems], columns as a patch's values are: the file has a matrix for each frame
   WeightId patch_bias = no_weight;
   WeightId positions = no_weight;  ///< [position_side^2, dim] f32, rows of the square one after another
   std::vector<VisionLayerWeights> layers;

@@ -111,6 +111,7 @@ def write_decoder(model, spec, variant, path):
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
+    writer.add_chat_template(models.CHAT_TEMPLATE)
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == spec.arch)
     finish(writer, decoder_tensors(model), variant, arch)
 

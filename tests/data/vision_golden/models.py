@@ -13,6 +13,13 @@ import vocabulary  # noqa: E402  (of the text models' fixtures)
 
 DIM, HEADS, CHANNELS, MERGE = 32, 2, 3, 2
 VISION_TOKENS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+# In the style of the models' own: with a system message where none is given, and contents that are lists.
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}<|im_start|>system\nYou help people.<|im_end|>\n{% endif %}"
+    "<|im_start|>{{ m['role'] }}\n{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% elif c['type'] == 'video' %}"
+    "<|vision_start|><|video_pad|><|vision_end|>{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 LOGIT_ROWS = 8           # ordinary tokens behind the last picture: their logits are kept
 SECONDS_PER_GRID = 0.75  # of the video: frames are taken at 2.67 a second, two make a step of the grid
 

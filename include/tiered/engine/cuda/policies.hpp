@@ -32,6 +32,8 @@
 
 namespace tiered {
 
+using CudaCopy = ThrottledCopyEngine<StreamCopyEngine>;
+
 /// The host, one GPU, and what an engine needs of both. What is declared later goes first.
 struct CudaMachine {
   /// Of the budget, for what the driver takes when graphs are instantiated and kernels are loaded. What is not used stays free.
@@ -45,7 +47,7 @@ struct CudaMachine {
   std::unique_ptr<PinnedTier> pinned;  ///< for the host's activations, which cross the link
   std::unique_ptr<CudaBackend> device;
   std::unique_ptr<RegisteredMapping> sources;
-  std::unique_ptr<ThrottledCopyEngine<StreamCopyEngine>> copy, kv_copy;
+  std::unique_ptr<CudaCopy> copy, kv_copy;
   std::unique_ptr<StreamBulkCopy> bulk;  ///< until the engine is ready
   std::unique_ptr<PageToucher> pages;    ///< likewise
   int n_register_threads = 1;
@@ -69,6 +71,23 @@ struct CudaMachine {
   /// page-locks no more ends that step with an Error, after which the engine can be used again.
   AnyTier kv_tier() const { return RegisteredTier(); }
   bool maps_kv() const { return gpu.reads_registered_memory; }
+  /// Of the same kind, whose blocks may go while the machine works: copy engines forget what they knew of their addresses. The machine must
+  /// outlive it.
+  AnyTier passing_tier() const {
+    struct PassingTier {
+      RegisteredTier memory;
+      CudaCopy* engines[2];
+      Tier tier() const { return memory.tier(); }
+      Block allocate(std::size_t bytes, std::size_t alignment) { return memory.allocate(bytes, alignment); }
+      void deallocate(Block block) noexcept {
+        for (CudaCopy* const engine : engines) engine->addresses().forget(block.data, block.bytes);
+        memory.deallocate(block);
+      }
+      std::size_t capacity_bytes() const { return memory.capacity_bytes(); }
+      std::size_t used_bytes() const { return memory.used_bytes(); }
+    };
+    return PassingTier{RegisteredTier(), {copy.get(), kv_copy.get()}};
+  }
 
   /// Weights are going to be copied from these. They are page-locked in the background; copies wait for their piece. The first call counts.
   void register_sources(std::vector<std::span<std::byte const>> const& ranges) {
@@ -77,6 +96,28 @@ struct CudaMachine {
     copy->wait_for_registration(sources.get());
     if (bulk != nullptr) bulk->read_from(sources.get());
     sources->start();
+  }
+  /// Likewise of what is loaded later, such as a projector file; returns when it is done. As long as what is returned lives, which goes
+  /// before the machine, and before the bytes.
+  std::shared_ptr<void> register_more(std::vector<std::span<std::byte const>> const& ranges) {
+    struct Registration {
+      Registration(CudaMachine& m, std::vector<std::span<std::byte const>> const& of)
+          : mapping(m.gpu, of, RegisterOptions{.n_threads = m.n_register_threads}), bytes(of), engines{m.copy.get(), m.kv_copy.get()} {
+        mapping.start();
+        mapping.wait();
+      }
+      Registration(Registration const&) = delete;
+      Registration& operator=(Registration const&) = delete;
+      ~Registration() {  // other memory may be there soon
+        for (CudaCopy* const engine : engines) {
+          for (std::span<std::byte const> const part : bytes) engine->addresses().forget(part.data(), part.size());
+        }
+      }
+      RegisteredMapping mapping;
+      std::vector<std::span<std::byte const>> bytes;
+      CudaCopy* engines[2];
+    };
+    return std::make_shared<Registration>(*this, ranges);
   }
   /// Nothing is copied.
   void drop_sources() {
@@ -87,7 +128,7 @@ struct CudaMachine {
   }
   /// Whether kernels may read host memory that is registered, by the same address. What they read would pass a link that is held to a rate.
   bool reads_host() const { return gpu.reads_registered_memory && copy->link_bytes_per_s() == 0; }
-  /// Likewise these bytes, where they are.
+  /// Likewise these bytes, where they are: returns when their registration is done, or was refused. Of others sources->covers() says it.
   bool device_reads(std::span<std::byte const> bytes) {
     return reads_host() && sources != nullptr && sources->wait_until(bytes.data(), bytes.size());
   }
@@ -111,6 +152,8 @@ struct CudaMachine {
     times.add(background);
     if (sources != nullptr) times.add("register", sources->times());
   }
+  /// Room of a vision encoder's own, which no plan of the engine's counts.
+  void account_vision(std::size_t bytes) { share->move(VramUse::other, VramUse::vision, std::min(bytes, share->bytes(VramUse::other))); }
   /// Says in the ledger what the arena is used for.
   void account(EnginePlans const& plans) {
     std::size_t weights = 0, states = 0, shared = 0, slots = 0, activations = 0;
@@ -134,7 +177,7 @@ struct CudaMachine {
 /// first of the process; never passed.
 struct CudaPolicies : CpuPolicies {
   using DeviceBackend = CudaBackend;
-  using Copy = ThrottledCopyEngine<StreamCopyEngine>;
+  using Copy = CudaCopy;
 
   /// Errors  Errc::device (no driver, no device), unsupported (architecture), over_budget where the context and workspaces alone take
   ///         the budget, out_of_memory where the device has not so much left.

@@ -1,4 +1,4 @@
-/// What of an engine's residents can be brought in the background while its first steps load kernels.
+/// Which of an engine's residents are the same for all its plans, and which of these its first steps need.
 #pragma once
 
 #include <algorithm>
@@ -27,16 +27,23 @@ inline std::vector<bool> shards_of(std::span<PlanImage const> samples, std::span
   return out;
 }
 
-/// Shards that every plan has in VRAM, and at the same place, without those that the samples need.
-inline std::vector<ShardId> residents_beside(std::span<PlanImage const> samples, std::span<PlanImage const> plans,
-                                             std::span<Shard const> shards) {
-  std::vector<bool> const needed = shards_of(samples, shards);
+/// Shards that every plan has in VRAM, and at the same place.
+inline std::vector<ShardId> common_residents(std::span<PlanImage const> plans, std::span<Shard const> shards) {
   std::vector<ShardId> out;
   for (std::size_t s = 0; s < shards.size(); ++s) {
     std::size_t const at = plans.front().vram.resident[s];
-    if (needed[s] || at == VramLayout::none) continue;
-    if (std::ranges::all_of(plans, [&](PlanImage const& p) { return p.vram.resident[s] == at; })) out.push_back(ShardId(s));
+    bool const is_common = std::ranges::all_of(plans, [&](PlanImage const& p) { return p.vram.resident[s] == at; });
+    if (is_common && at != VramLayout::none) out.push_back(ShardId(s));
   }
+  return out;
+}
+
+/// Without those that the samples need.
+inline std::vector<ShardId> residents_beside(std::span<PlanImage const> samples, std::span<PlanImage const> plans,
+                                             std::span<Shard const> shards) {
+  std::vector<bool> const needed = shards_of(samples, shards);
+  std::vector<ShardId> out = common_residents(plans, shards);
+  std::erase_if(out, [&](ShardId id) { return needed[std::size_t(id)]; });
   return out;
 }
 

@@ -54,6 +54,7 @@ EngineCore::EngineCore(EngineOptions const& options, EnginePlans plans, Parts pa
       cache_(most_cache_bytes(plans_), std::move(parts_.eviction)),
       executor_(parts_.model, executor_parts()) {
   sequences_->slots.resize(std::size_t(options.n_sequences));
+  common_residents_ = common_residents(plans_.images, parts_.table.shards);
 }
 
 EngineCore::~EngineCore() {
@@ -64,23 +65,21 @@ EngineCore::~EngineCore() {
 ExecutorParts EngineCore::executor_parts() {
   ShardTable table = parts_.table;
   table.weights = parts_.weights;
-  ExecutorParts parts{table,
-                      parts_.config,
-                      parts_.host,
-                      parts_.device,
-                      parts_.copy,
-                      parts_.kv_copy,
-                      parts_.vram.data(),
-                      host_activations_.data(),
-                      &kv_,
-                      &cache_,
-                      parts_.traces ? &trace_log_ : nullptr,
-                      &cancel_.flag(),
-                      parts_.device_reads_host_weights,
-                      parts_.device_maps_host,
-                      parts_.device_maps_kv};
-  parts.look_ahead = options_.look_ahead;
-  parts.read_ahead = options_.read_ahead;
+  ExecutorParts parts{.table = table,
+                      .config = parts_.config,
+                      .host = parts_.host,
+                      .device = parts_.device,
+                      .copy = parts_.copy,
+                      .kv_copy = parts_.kv_copy,
+                      .vram = parts_.vram.data(),
+                      .host_base = host_activations_.data(),
+                      .kv = &kv_,
+                      .cache = &cache_,
+                      .trace = parts_.traces ? &trace_log_ : nullptr,
+                      .cancelled = &cancel_.flag(),
+                      .host_access = parts_.host_access,
+                      .look_ahead = options_.look_ahead,
+                      .read_ahead = options_.read_ahead};
   if (options_.hardware) parts.attention_cost.hardware = *options_.hardware;
   return parts;
 }
@@ -102,6 +101,7 @@ void EngineCore::warm_up(std::span<PlanImage const> samples) {
   bool const streams =
       !std::ranges::all_of(plans_.images, [&](PlanImage const& image) { return is_all_resident(image, parts_.table.shards); });
   std::span<std::int32_t const> const widths = streams ? std::span<std::int32_t const>(streamed_warm_up_rows) : warm_up_rows;
+  for (auto const& [tier, n_rows] : large_chunks(samples, widths, plans_.max_context)) warm_up(samples[tier], n_rows, 0);
   std::vector<bool> had_logits(samples.size(), false);
   std::pair<std::size_t, std::int32_t> last{};
   for (std::int32_t const width : widths) {
@@ -176,10 +176,76 @@ void EngineCore::prepare(LoadTimes* times) {
   parts_.lanes->forget_times();
 }
 
+std::vector<VramRange> EngineCore::lendable() const {
+  if (parts_.vram.empty()) return {};
+  std::size_t state_bytes = 0;
+  for (PlanImage const& image : plans_.images) state_bytes = std::max(state_bytes, VramAccount::round_up(image.plan.state_bytes));
+  std::size_t const begin = plans_.images.front().vram.state_offset;
+  std::vector<VramRange> parts{{0, begin}, {begin + state_bytes, plans_.vram_bytes}};
+  std::erase_if(parts, [](VramRange const& r) { return r.begin >= r.end; });
+  return parts;
+}
+
+bool EngineCore::lend(void const* to) {
+  expects(!in_step_, "the arena is not lent within a step");
+  if (arena_of_ == to) return true;
+  if (arena_of_ == nullptr) {
+    if (cache_.size() > 0) {
+      cached_before_loan_.resize(parts_.table.shards.size());  // those of an earlier loan may still be to come
+      for (Shard const& s : parts_.table.shards) {
+        if (cache_.peek(s.id) != nullptr) cached_before_loan_[std::size_t(s.id)] = 1;
+      }
+    }
+    try {
+      executor_.leave_vram();
+    } catch (...) {
+      executor_.recover();
+      throw;
+    }
+  }
+  arena_of_ = to;
+  some_returned_ = false;
+  return false;
+}
+
+RoomListener& EngineCore::take_back() {
+  expects(!in_step_ && arena_of_ != nullptr, "what is taken back was lent");
+  returning_.begin();
+  return returning_;
+}
+
+void EngineCore::Returning::room_left(Ticket done, std::span<VramRange const> busy) {
+  PlanImage const& image = core_.plans_.images.front();
+  std::erase_if(left_, [&](ShardId id) {
+    std::size_t const begin = image.vram.resident[std::size_t(id)], end = begin + VramAccount::round_up(core_.parts_.table.shard(id).bytes);
+    if (std::ranges::any_of(busy, [&](VramRange const& r) { return r.begin < end && begin < r.end; })) return false;
+    core_.arena_of_ = nullptr;
+    core_.some_returned_ = true;
+    core_.executor_.bring_back(image, id, done);
+    return true;
+  });
+}
+
+void EngineCore::forget_returned() noexcept {
+  if (!std::exchange(some_returned_, false)) return;
+  executor_.recover();
+  trace_log_.clear();
+}
+
+void EngineCore::wait_for_returned() noexcept {
+  if (!some_returned_) return;
+  try {
+    executor_.wait_for_copies();
+  } catch (...) {
+    forget_returned();
+  }
+}
+
 EngineStats EngineCore::stats() const {
   EngineStats s;
   s.vram_budget_bytes = options_.vram_bytes;
   s.host_kv_bytes = kv_.host_bytes();
+  s.host_kv_held_bytes = kv_.host_held_bytes();
   ExpertCache::Counters const &all = cache_.counters(), &before = warm_up_counters_;
   s.experts = {all.hits - before.hits, all.misses - before.misses, all.evictions - before.evictions};
   s.help = executor_.help_counters();
@@ -190,7 +256,7 @@ EngineStats EngineCore::stats() const {
 Sequence EngineCore::new_sequence() {
   for (auto& slot : sequences_->slots) {
     if (slot.used) continue;
-    slot = {SequenceId{++sequences_->last_id}, 0, true, true, {}};
+    slot = {SequenceId{++sequences_->last_id}, 0, true, true, 0, {}};
     return Sequence(sequences_, slot.id);
   }
   throw Error(Errc::precondition,
@@ -257,7 +323,8 @@ std::size_t EngineCore::next_block(Batch const& batch, std::size_t begin, PlanIm
     if (r.want_logits && image.output_by_rows && n_outputs == std::min(image.limits.chunk, max_outputs_per_run)) break;
     n_outputs += r.want_logits ? 1 : 0;
     BlockRow row{sequences_->find(r.sequence), r.position, r.token, r.want_logits};
-    row.rope_positions.fill(r.position + sequences_->slots[std::size_t(row.slot)].shift());
+    SequenceTable::Slot const& slot = sequences_->slots[std::size_t(row.slot)];
+    row.rope_positions.fill(slot.next_rope + (r.position - slot.length));
     for (std::size_t k = 0; k < rope_position_rows && !batch.rope_positions.empty(); ++k)
       row.rope_positions[k] = batch.rope_positions[k * batch.rows.size() + i];
     if (r.embedding >= 0) {
@@ -299,6 +366,8 @@ Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)>
   }
   std::size_t const vocab = std::size_t(parts_.config->vocab_size);
   std::size_t const n_wanted = std::size_t(std::ranges::count_if(batch.rows, &Row::want_logits));
+  arena_of_ = nullptr;
+  some_returned_ = false;
   try {
     logits_.resize(n_wanted * vocab);
     float* out = logits_.data();
@@ -306,6 +375,7 @@ Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)>
       PlanImage const& image = image_for(select(int(left.size())));
       std::size_t const n = next_block(batch, batch.rows.size() - left.size(), image);
       for (BlockRow const& r : block_) kv_.reserve(r.slot, r.position + 1);
+      if (&image == &plans_.images.front()) static_cast<void>(fill_cache(std::exchange(cached_before_loan_, {})));
       executor_.activate(image);
       executor_.run_block(block_, out);
       for (BlockRow const& r : block_) {
@@ -313,7 +383,7 @@ Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)>
         if (r.want_logits) out += vocab;
       }
       left = left.subspan(n);
-      if (parts_.traces) report_trace(record);
+      if (parts_.traces) report(trace_log_, record);
       // What follows is known within a step; after one, decode is followed by decode. Anything else would copy for nothing.
       PlanImage const* const next = left.empty() ? &plans_.images.front() : &image_for(select(int(left.size())));
       if (next == &image) copy_ahead();
@@ -332,8 +402,8 @@ Logits EngineCore::step(Batch const& batch, FunctionRef<std::size_t(int n_rows)>
   return Logits(logits_, std::int32_t(vocab));
 }
 
-void EngineCore::report_trace(FunctionRef<void(Action const&, double, double)> record) {
-  for (TraceEntry const& e : trace_log_) {
+void EngineCore::report(TraceLog& log, FunctionRef<void(Action const&, double, double)> record) {
+  for (TraceEntry const& e : log) {
     auto const span = e.lane == TraceLane::copy     ? parts_.copy.times(e.begin, e.end)
                       : e.lane == TraceLane::device ? parts_.device.times(e.begin, e.end)
                                                     : parts_.host.times(e.begin, e.end);
@@ -341,8 +411,8 @@ void EngineCore::report_trace(FunctionRef<void(Action const&, double, double)> r
     bool const part = e.within.second > 0;
     record(e.action, part ? span->first + e.within.first : span->first, part ? span->first + e.within.second : span->second);
   }
-  trace_log_.clear();
-  parts_.lanes->forget_times();
+  log.clear();
+  if (trace_log_.empty()) parts_.lanes->forget_times();  // else what came back behind a borrower may still be under way
 }
 
 }  // namespace tiered::detail

@@ -63,7 +63,7 @@ void EngineCore::begin_with_prior(LoadTimes* times) {
     }
   }
   cache_.policy().begin_with(uses_per_step);  // what loading ran says nothing
-  fill_cache(uses_per_step);
+  prior_.filled_bytes = fill_cache(uses_per_step);
 }
 
 /// Cached experts that were used, the most first, as many as may stay. Those that are there already count, too.
@@ -87,18 +87,18 @@ std::vector<ShardId> EngineCore::experts_to_bring(std::span<double const> uses_p
 }
 
 /// Copies are enqueued: the next step's stand behind them. Those that are used least come first, since keys and values grow into the pool
-/// from where it begins.
-void EngineCore::fill_cache(std::span<double const> uses_per_step) {
+/// from where it begins. How many bytes.
+std::size_t EngineCore::fill_cache(std::span<double const> uses_per_step) {
   constexpr std::size_t most_at_once = 64 * MiB;
   PlanImage const& decode = plans_.images.front();
   bool const knows = std::ranges::any_of(uses_per_step, [](double uses) { return uses > 0; });
-  if (!knows || !decode.uses_device || decode.vram.cache_bytes == 0) return;
+  if (!knows || !decode.uses_device || decode.vram.cache_bytes == 0) return 0;
   executor_.activate(decode);
   std::vector<ShardId> const wanted = experts_to_bring(uses_per_step);
   std::vector<ExpertCache::Entry*> entries;
   std::vector<CopyPiece> pieces;
   std::vector<Ticket> after;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0, all_bytes = 0;
   auto const submit = [&] {
     if (pieces.empty()) return;
     Ticket const filled = parts_.copy.submit(pieces, after);
@@ -106,7 +106,7 @@ void EngineCore::fill_cache(std::span<double const> uses_per_step) {
       entry->filled = filled;
       --entry->pins;
     }
-    prior_.filled_bytes += std::exchange(bytes, 0);
+    all_bytes += std::exchange(bytes, 0);
     entries.clear(), pieces.clear(), after.clear();
   };
   for (auto id = wanted.rbegin(); id != wanted.rend(); ++id) {
@@ -123,6 +123,7 @@ void EngineCore::fill_cache(std::span<double const> uses_per_step) {
     if ((bytes += s.bytes) >= most_at_once) submit();
   }
   submit();
+  return all_bytes;
 }
 
 /// Nobody is there to be told: the next start begins with what there was.

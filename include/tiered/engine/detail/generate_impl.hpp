@@ -146,12 +146,15 @@ void GenerationCore::advance(Conversation& conversation, std::int32_t token, Ext
   }
 }
 
-/// False where nothing can be dropped. What is kept is processed again from n_keep on: its keys and values depend on what is gone.
+/// False where nothing can be dropped. What is kept is processed again from n_keep on: its keys and values depend on what is gone. Media
+/// are not: their pixels may be gone.
 bool GenerationCore::shift(Conversation& conversation, std::int32_t token, Extend extend) {
   std::span<std::int32_t const> const held = conversation.tokens();
   std::size_t const n_keep = std::size_t(options_.n_keep < 0 ? n_prompt_ : options_.n_keep);
   if (n_keep >= held.size()) return false;
-  std::size_t const n_dropped = (held.size() - n_keep + 1) / 2;
+  std::size_t n_dropped = (held.size() - n_keep + 1) / 2;
+  if (std::vector<MediaSpan> const media = conversation.media(); !media.empty())
+    n_dropped = std::max(n_dropped, std::size_t(std::max(media.back().end(), std::int32_t(n_keep))) - n_keep);
   std::vector<std::int32_t> kept(held.begin() + std::ptrdiff_t(n_keep + n_dropped), held.end());
   kept.push_back(token);
   n_dropped_ += std::int32_t(n_dropped);

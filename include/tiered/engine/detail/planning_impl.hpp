@@ -11,6 +11,7 @@
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/core/units.hpp"
+#include "tiered/engine/detail/check_capabilities.hpp"
 #include "tiered/engine/planning.hpp"
 #include "tiered/model/kv_cache.hpp"
 #include "tiered/pipeline/activations.hpp"
@@ -23,22 +24,6 @@ namespace detail {
 
 inline std::size_t kv_table_bytes(ModelConfig const& config, std::size_t n_pages, std::int32_t n_sequences) {
   return config.layers.size() * std::size_t(n_sequences) * (sizeof(KvTable) + 2 * n_pages * sizeof(std::byte*));
-}
-
-/// Every matrix of the model has a kernel: asked here, never during a step.
-inline void check_capabilities(ShardTable const& table, KernelTable const& kernels) {
-  for (Weight const& w : table.weights) {
-    ShardKind const kind = table.shard(w.shard).kind;
-    bool const ok = kind == ShardKind::embedding ? kernels.embed[std::uint32_t(w.dtype)] != nullptr : kernels.supports(w.dtype);
-    DType const takes = kernels.activation[std::uint32_t(w.dtype)];
-    if (ok && takes != DType::f32 && kernels.convert[activation_form(takes)] == nullptr) {
-      throw Error(Errc::unsupported,
-                  concat("the ", kernels.name, " kernels take activations in ", name(takes), ", which they cannot make"));
-    }
-    if (!ok)
-      throw Error(Errc::unsupported, concat("the ", kernels.name, " kernels have no ", kind == ShardKind::embedding ? "look-up" : "product",
-                                            " for type ", name(w.dtype)));
-  }
 }
 
 /// The model's states, one per layer, with the bytes that they have in `kv_type`.

@@ -85,6 +85,15 @@ inline std::size_t bytes_of(std::span<std::span<std::byte> const> runs) {
   return bytes;
 }
 
+void EngineCore::share_room() {
+  try {
+    executor_.share_room();
+  } catch (...) {  // an expert's copy that was still going on
+    executor_.recover();
+    throw;
+  }
+}
+
 void EngineCore::copy_and_wait(std::span<CopyPiece const> pieces) {
   try {
     parts_.copy.wait(parts_.copy.submit(pieces, {}));
@@ -140,7 +149,7 @@ void EngineCore::import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRe
   std::vector<CopyPiece> pieces;
   try {
     kv_.reserve(slot, n_tokens);
-    executor_.share_room();
+    share_room();
     each_page(slot, n_tokens, [&](bool on_host, std::span<std::span<std::byte> const> runs) {
       if (on_host) {
         for (std::span<std::byte> const run : runs) source(run);
@@ -162,8 +171,10 @@ void EngineCore::import_kv(Sequence& sequence, std::int32_t n_tokens, FunctionRe
     kv_.release(slot);
     throw;
   }
-  sequences_->slots[std::size_t(slot)].length = n_tokens;
-  sequences_->slots[std::size_t(slot)].shifts.assign(shifts.begin(), shifts.end());
+  SequenceTable::Slot& restored = sequences_->slots[std::size_t(slot)];
+  restored.length = n_tokens;
+  restored.shifts.assign(shifts.begin(), shifts.end());
+  restored.find_next_rope();
 }
 
 }  // namespace tiered::detail

@@ -3,12 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <span>
@@ -18,35 +15,59 @@
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
-
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/engine/detail/checksum.hpp"
+#include "tiered/engine/detail/media_check.hpp"
 #include "tiered/engine/session.hpp"
 #include "tiered/io/detail/file.hpp"
+#include "tiered/io/detail/new_file.hpp"
+#include "tiered/vision/media_span.hpp"
 
 namespace tiered::detail {
 
 /// What stands at the begin of a session, little-endian. Behind it n_tokens ids of 4 bytes, the KV as EngineCore::export_kv() hands
-/// it out, and the Checksum of everything before it. Between ids and KV all RopeShifts of the sequence, if it has any; the version is 2
-/// then, so that nobody who does not know them reads it.
+/// it out, and the Checksum of everything before it. Where rows have rotary positions of their own, as with images, the version is 4, and
+/// between ids and KV stand the number of MediaSpans, of 8 bytes, they, and all RopeShifts of the sequence. (Versions 2 and 3 had shifts
+/// that did not tell where a row lies behind a long video; they are not read.)
 struct SessionHeader {
   static constexpr std::array<char, 8> right_magic{'t', 'i', 'e', 'r', 'e', 'd', 'K', 'V'};
-  static constexpr std::uint32_t without_shifts = 1, newest = 2;
+  static constexpr std::uint32_t text = 1, with_positions = 4;
 
   std::array<char, 8> magic = right_magic;
-  std::uint32_t version = without_shifts, n_tokens = 0;
+  std::uint32_t version = text, n_tokens = 0;
   std::uint64_t fingerprint = 0;  ///< EngineCore::fingerprint()
   std::uint32_t kv_type = 0, page_tokens = kv_page_tokens;
   std::uint64_t kv_bytes = 0;
 };
 static_assert(std::has_unique_object_representations_v<SessionHeader> && sizeof(SessionHeader) == 40);
 static_assert(std::has_unique_object_representations_v<RopeShift> && sizeof(RopeShift) == 8);
+static_assert(std::has_unique_object_representations_v<MediaSpan> && sizeof(MediaSpan) == 48);
 
-/// What a file of that size has besides header, ids, KV and checksum.
-inline std::uint64_t shift_bytes(SessionHeader const& h, std::uint64_t file_bytes) {
-  return file_bytes - sizeof h - h.n_tokens * std::uint64_t{4} - h.kv_bytes - sizeof(std::uint64_t);
+/// What a session has between its ids and its KV.
+struct SessionLists {
+  std::uint64_t n_media = 0, n_shifts = 0;
+};
+/// Of a file of that size.  Errors  bad_file where no such lists fill what header, ids, KV and checksum leave.
+inline SessionLists lists_of(SessionHeader const& h, FileHandle const& file) {
+  std::uint64_t const size = file.size_bytes(), ids = h.n_tokens * std::uint64_t{4}, fixed = sizeof h + ids + sizeof(std::uint64_t);
+  bool fits = h.kv_bytes <= size && fixed <= size - h.kv_bytes;
+  std::uint64_t rest = fits ? size - h.kv_bytes - fixed : 0;
+  SessionLists lists;
+  if (fits && h.version == SessionHeader::with_positions) {
+    fits = rest >= sizeof lists.n_media;
+    if (fits) file.read_at(sizeof h + ids, std::as_writable_bytes(std::span(&lists.n_media, 1)));
+    rest -= fits ? sizeof lists.n_media : 0;
+    fits = fits && rest > 0 && lists.n_media <= h.n_tokens && lists.n_media * sizeof(MediaSpan) <= rest;
+    rest -= fits ? lists.n_media * sizeof(MediaSpan) : 0;
+    lists.n_shifts = rest / sizeof(RopeShift);
+    rest %= sizeof(RopeShift);
+  }
+  if (!fits || rest > 0 || lists.n_shifts > h.n_tokens) {
+    throw Error(Errc::bad_file, concat(file.path(), ": is damaged or was cut: it has ", size, " bytes, which ", h.n_tokens, " tokens and ",
+                                       h.kv_bytes, " bytes of KV do not fill"));
+  }
+  return lists;
 }
 
 inline std::string hex(std::uint64_t value) {
@@ -64,68 +85,23 @@ void within_memory(std::string const& path, std::uint64_t bytes, Work const& wor
   }
 }
 
-/// A file that appears under its name when it is complete, and never otherwise.
-class NewFile {
+/// Writes a session from the front, summing up.
+class SessionWriter {
  public:
-  explicit NewFile(std::string const& path) : path_(path), temporary_(path + ".XXXXXX") {
-    fd_ = ::mkstemp(temporary_.data());
-    if (fd_ < 0) fail("cannot be created");
-  }
-  NewFile(NewFile const&) = delete;
-  NewFile& operator=(NewFile const&) = delete;
-  ~NewFile() {
-    if (fd_ >= 0) ::close(fd_);
-    if (!temporary_.empty()) ::unlink(temporary_.c_str());
-  }
-
+  explicit SessionWriter(std::string const& path) : file_(path) {}
   void write(std::span<std::byte const> bytes) {
     sum_.add(bytes);
-    if (buffer_.size() + bytes.size() > buffer_bytes) flush();
-    if (bytes.size() >= buffer_bytes)
-      put(bytes);
-    else
-      buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+    file_.write(bytes);
   }
-  std::uint64_t checksum() const { return sum_.value(); }
+  /// With the checksum of all that was written.
   void publish() {
-    flush();
-    if (::fsync(fd_) != 0) fail_to_write(0, n_written_);
-    if (::close(std::exchange(fd_, -1)) != 0) fail_to_write(0, n_written_);
-    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot be replaced");
-    temporary_.clear();
+    std::uint64_t const sum = sum_.value();
+    file_.write(std::as_bytes(std::span(&sum, 1)));
+    file_.publish();
   }
 
  private:
-  static constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
-
-  [[noreturn]] void fail(std::string_view what) const {
-    int const code = errno;
-    throw Error(Errc::io, concat(path_, ": ", what, ": ", errno_text(code)));
-  }
-  [[noreturn]] void fail_to_write(std::uint64_t offset, std::uint64_t bytes) const {
-    int const code = errno;
-    throw Error(Errc::io, concat(path_, ": cannot be written: ", bytes, " bytes at offset ", offset, ": ", errno_text(code)));
-  }
-  void flush() {
-    put(buffer_);
-    buffer_.clear();
-  }
-  void put(std::span<std::byte const> bytes) {
-    while (!bytes.empty()) {
-      ::ssize_t const n = ::write(fd_, bytes.data(), std::min(bytes.size(), std::size_t{1} << 30));
-      if (n >= 0) {
-        bytes = bytes.subspan(std::size_t(n));
-        n_written_ += std::uint64_t(n);
-      } else if (errno != EINTR) {
-        fail_to_write(n_written_, bytes.size());
-      }
-    }
-  }
-
-  std::string path_, temporary_;
-  int fd_ = -1;
-  std::uint64_t n_written_ = 0;
-  std::vector<std::byte> buffer_;
+  NewFile file_;
   Checksum sum_;
 };
 
@@ -173,13 +149,10 @@ inline SessionHeader check_session(EngineCore const& core, FileHandle const& fil
   if (size < least) bad("is no session, or was cut: it has ", size, " bytes, a session at least ", least);
   file.read_at(0, std::as_writable_bytes(std::span(&h, 1)));
   if (h.magic != SessionHeader::right_magic) bad("is no session");
-  if (h.version < SessionHeader::without_shifts || h.version > SessionHeader::newest)
-    bad("is a session of version ", h.version, "; versions up to ", SessionHeader::newest, " can be read");
-  bool const too_short = h.kv_bytes > size || least + h.n_tokens * std::uint64_t{4} + h.kv_bytes > size;
-  std::uint64_t const rest = too_short ? 0 : shift_bytes(h, size);
-  bool const has_shifts = rest > 0 && rest % sizeof(RopeShift) == 0 && rest / sizeof(RopeShift) <= h.n_tokens;
-  if (too_short || (h.version == SessionHeader::without_shifts ? rest != 0 : !has_shifts))
-    bad("is damaged or was cut: it has ", size, " bytes, which ", h.n_tokens, " tokens and ", h.kv_bytes, " bytes of KV do not fill");
+  if (h.version != SessionHeader::text && h.version != SessionHeader::with_positions) {
+    bad("is a session of version ", h.version, "; versions ", SessionHeader::text, " and ", SessionHeader::with_positions, " can be read");
+  }
+  lists_of(h, file);
   check_whole(file);
   if (h.fingerprint != core.fingerprint())
     bad("is the session of another model, with the fingerprint ", hex(h.fingerprint), "; that of this model is ", hex(core.fingerprint()));
@@ -196,25 +169,51 @@ inline SessionHeader check_session(EngineCore const& core, FileHandle const& fil
 void save_session(EngineCore& core, Conversation const& conversation, std::string const& path) {
   SessionHeader h;
   std::span<RopeShift const> const shifts = core.rope_shifts(conversation.sequence());
-  if (!shifts.empty()) h.version = SessionHeader::newest;
+  std::vector<MediaSpan> const media = conversation.media();
+  bool const has_lists = !shifts.empty() || !media.empty();
+  if (has_lists) h.version = SessionHeader::with_positions;
   h.n_tokens = std::uint32_t(conversation.length());
   h.fingerprint = core.fingerprint();
   h.kv_type = std::uint32_t(core.kv_type());
   h.kv_bytes = core.kv_bytes(conversation.length());
-  within_memory(path, sizeof h + conversation.tokens().size_bytes() + shifts.size_bytes() + h.kv_bytes + sizeof(std::uint64_t), [&] {
-    NewFile file(path);
+  std::uint64_t const n_media = media.size(), lists = shifts.size_bytes() + n_media * sizeof(MediaSpan) + sizeof n_media;
+  within_memory(path, sizeof h + conversation.tokens().size_bytes() + lists + h.kv_bytes + sizeof(std::uint64_t), [&] {
+    SessionWriter file(path);
     file.write(std::as_bytes(std::span(&h, 1)));
     file.write(std::as_bytes(conversation.tokens()));
+    if (has_lists) file.write(std::as_bytes(std::span(&n_media, 1)));
+    file.write(std::as_bytes(std::span(media)));
     file.write(std::as_bytes(shifts));
     core.export_kv(conversation.sequence(), [&](std::span<std::byte const> bytes) { file.write(bytes); });
-    std::uint64_t const sum = file.checksum();
-    file.write(std::as_bytes(std::span(&sum, 1)));
     file.publish();
   });
 }
 
+/// Errors  bad_file for shifts that cannot be.
+inline void check_shifts(EngineCore const& core, std::string const& path, std::span<RopeShift const> shifts, std::size_t n_tokens) {
+  if (!shifts.empty() && core.config().n_position_rows() == 1)
+    throw Error(Errc::bad_file, concat(path, ": rotary positions of their own, which rows of this model do not have"));
+  std::int64_t last = -1;
+  for (std::size_t i = 0; i < shifts.size(); ++i) {
+    RopeShift const s = shifts[i];
+    std::int64_t const end = i + 1 < shifts.size() ? shifts[i + 1].from : std::int64_t(n_tokens);
+    bool const makes_sense = s.from > std::exchange(last, s.from) && s.from < std::int64_t(n_tokens) && std::int64_t(s.from) + s.by >= 0 &&
+                             end + s.by <= rope_position_end;
+    if (!makes_sense) throw Error(Errc::bad_file, concat(path, ": rotary positions move by ", s.by, " at position ", s.from));
+  }
+}
+/// Errors  bad_file for media that cannot be.
+inline void check_session_media(std::string const& path, std::span<MediaSpan const> media, std::size_t n_tokens) {
+  try {
+    check_media(media, n_tokens);
+  } catch (Error const& e) {
+    throw Error(Errc::bad_file, concat(path, ": ", e.what()));
+  }
+}
+
 inline void load_from(EngineCore& core, FileHandle const& file, Conversation& into) {
   SessionHeader const expected = check_session(core, file);
+  SessionLists const lists = lists_of(expected, file);
   SessionReader reader(file);
   SessionHeader h;
   reader.read(std::as_writable_bytes(std::span(&h, 1)));
@@ -224,15 +223,14 @@ inline void load_from(EngineCore& core, FileHandle const& file, Conversation& in
     if (token < 0 || token >= core.config().vocab_size)
       throw Error(Errc::bad_file, concat(file.path(), ": token ", token, " is outside of a vocabulary of ", core.config().vocab_size));
   }
-  std::vector<RopeShift> shifts(shift_bytes(expected, file.size_bytes()) / sizeof(RopeShift));
+  std::uint64_t n_media = 0;
+  if (expected.version == SessionHeader::with_positions) reader.read(std::as_writable_bytes(std::span(&n_media, 1)));
+  std::vector<MediaSpan> media(lists.n_media);
+  reader.read(std::as_writable_bytes(std::span(media)));
+  std::vector<RopeShift> shifts(lists.n_shifts);
   reader.read(std::as_writable_bytes(std::span(shifts)));
-  if (!shifts.empty() && core.config().n_position_rows() == 1)
-    throw Error(Errc::bad_file, concat(file.path(), ": rotary positions of their own, which rows of this model do not have"));
-  for (std::int32_t last = 0; RopeShift const& s : shifts) {
-    bool const makes_sense = s.from > std::exchange(last, s.from) && s.from <= std::int32_t(tokens.size()) &&
-                             std::int64_t(s.from) + s.by > 0 && std::int64_t(s.from) + s.by <= rope_position_end;
-    if (!makes_sense) throw Error(Errc::bad_file, concat(file.path(), ": rotary positions move by ", s.by, " at position ", s.from));
-  }
+  check_session_media(file.path(), media, tokens.size());
+  check_shifts(core, file.path(), shifts, tokens.size());
   Sequence sequence = std::move(into).release();
   try {
     auto const read = [&](std::span<std::byte> bytes) { reader.read(bytes); };
@@ -243,7 +241,7 @@ inline void load_from(EngineCore& core, FileHandle const& file, Conversation& in
     into = Conversation(std::move(sequence));
     throw;
   }
-  into = Conversation(std::move(sequence), std::move(tokens));
+  into = Conversation(std::move(sequence), std::move(tokens), std::move(media));
 }
 
 void load_session(EngineCore& core, std::string const& path, Conversation& into) {

@@ -23,6 +23,19 @@ inline constexpr std::int32_t warm_up_rows[] = {2048, 1536, 1024, 768, 512, 384,
 /// Fewer where weights cross the link for each.
 inline constexpr std::int32_t streamed_warm_up_rows[] = {2048, 1024, 512, 256, 128, 96, 64, 32, 16, 8, 4, 2, 1};
 
+/// Plans whose chunks have more rows than any of `widths` (descending), and how many, up to `most`: they are tried with these, too, since a
+/// library may have a kernel for them alone. To load one within a step waits for the whole device.
+inline std::vector<std::pair<std::size_t, std::int32_t>> large_chunks(std::span<PlanImage const> images,
+                                                                      std::span<std::int32_t const> widths, std::int32_t most) {
+  std::vector<std::pair<std::size_t, std::int32_t>> out;
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    std::int32_t const n = std::min({images[i].limits.chunk, images[i].limits.block, most});
+    bool const is_new = std::ranges::none_of(out, [&](auto const& other) { return other.second == n; });
+    if (images[i].uses_device && n > widths.front() && is_new) out.emplace_back(i, n);
+  }
+  return out;
+}
+
 /// The token tier whose bound is the least that n rows do not pass, else the last.
 inline std::size_t tier_of(std::span<TierPlan const> tiers, std::int32_t n) {
   auto const it = std::ranges::find_if(tiers, [&](TierPlan const& t) { return t.rows.n >= n; });
@@ -57,7 +70,7 @@ class LayerKinds {
 
   void add_config(Key& key, LayerConfig const& c, std::size_t layer) {
     AttentionConfig const& a = c.attention;
-    float const share = image_.plan.state_in_vram[layer];
+    float const share = layer < image_.plan.state_in_vram.size() ? image_.plan.state_in_vram[layer] : 0;
     bool const state_in_vram = share > 0;
     key = {std::int64_t(c.mixer),
            std::int64_t(c.feed_forward),

@@ -10,9 +10,18 @@ struct BuiltinChatTemplate {
 };
 
 inline constexpr BuiltinChatTemplate builtin_chat_sources[] = {
+    // With images and videos as the Qwen-VL models, which are of this family, have them.
     {"chatml",
      R"({%- for message in messages %}
-  {{- "<|im_start|>" ~ message.role ~ "\n" ~ message.content ~ "<|im_end|>\n" }}
+  {{- "<|im_start|>" ~ message.role ~ "\n" }}
+  {%- if message.content is string %}
+    {{- message.content }}
+  {%- else %}
+    {%- for part in message.content %}
+      {{- part.text if part.type == "text" else "<|vision_start|><|" ~ part.type ~ "_pad|><|vision_end|>" }}
+    {%- endfor %}
+  {%- endif %}
+  {{- "<|im_end|>\n" }}
 {%- endfor %}
 {%- if add_generation_prompt %}
   {{- "<|im_start|>assistant\n" }}

@@ -51,13 +51,27 @@ inline Value read_json(Runtime& rt, std::string_view json, std::string_view what
   }
 }
 
+inline Value part_value(ChatPart const& part) {
+  std::vector<std::pair<Value, Value>> items;
+  char const* const kind = part.kind == ChatPart::Kind::image ? "image" : part.kind == ChatPart::Kind::video ? "video" : "text";
+  items.emplace_back(text("type"), text(kind));
+  if (part.kind == ChatPart::Kind::text) items.emplace_back(text("text"), text(part.text));
+  return dict(std::move(items));
+}
+inline Value content_value(ChatMessage const& message) {
+  if (message.parts.empty()) return text(message.content);
+  std::vector<Value> parts;
+  for (ChatPart const& part : message.parts) parts.push_back(part_value(part));
+  return list(std::move(parts));
+}
+
 /// A message as templates see it: transformers gives what was thought under two names.
 inline Value message_value(Runtime& rt, ChatMessage const& message) {
   std::vector<std::pair<Value, Value>> items;
   auto const add = [&](char const* key, Value value) { items.emplace_back(text(key), std::move(value)); };
   if (!message.reasoning_content.empty()) add("thinking", text(message.reasoning_content));
   add("role", text(message.role));
-  add("content", text(message.content));
+  add("content", content_value(message));
   if (!message.reasoning_content.empty()) add("reasoning_content", text(message.reasoning_content));
   if (!message.tool_calls.empty()) add("tool_calls", read_json(rt, message.tool_calls, "tool_calls of a message"));
   if (!message.tool_call_id.empty()) add("tool_call_id", text(message.tool_call_id));
@@ -76,8 +90,9 @@ inline std::tm local_time() {
 inline Limits limits_for(std::span<ChatMessage const> messages) {
   Limits limits;
   for (ChatMessage const& m : messages) {
-    limits.work +=
-        std::int64_t(std::min<std::size_t>(m.content.size() + m.reasoning_content.size() + m.tool_calls.size(), limits.output_bytes)) * 64;
+    std::size_t n = m.content.size() + m.reasoning_content.size() + m.tool_calls.size();
+    for (ChatPart const& part : m.parts) n += part.text.size() + 64;
+    limits.work += std::int64_t(std::min<std::size_t>(n, limits.output_bytes)) * 64;
   }
   return limits;
 }

@@ -1,4 +1,4 @@
-/// Causal attention over paged keys and values in one pass, the writing of those pages, and the merging of parts.
+/// Attention over paged keys and values in one pass, the writing of those pages, and the merging of parts.
 #pragma once
 
 #include <algorithm>
@@ -42,9 +42,14 @@ void kv_write(KvWriteArgs const& a, Team& team) {
                     });
 }
 
-inline void finish_attention(AttentionArgs const& a, std::int64_t query, AttentionPart const& total, float const* acc) {
-  float const inverse = total.sum == 0 ? 0.0f : 1.0f / total.sum;  // 0: nothing was seen, and acc is 0
-  for (std::int32_t i = 0; i < a.head_dim; ++i) a.out[query * a.head_dim + i] = acc[i] * inverse;
+template <class Leaf>
+void finish_attention(AttentionArgs const& a, std::int64_t query, AttentionPart const& total, float const* acc) {
+  float* const out = a.out + query * a.head_dim;
+  if (total.sum == 0) {  // nothing was seen
+    std::fill(out, out + a.head_dim, 0.0f);
+  } else {
+    Leaf::scale(acc, 1.0f / total.sum, a.head_dim, out);
+  }
   if (a.log_sum_exp != nullptr) a.log_sum_exp[query] = total.max + std::log(total.sum);
 }
 
@@ -60,10 +65,17 @@ struct AttentionBlocks {
     std::int32_t const first = kv_head * group + i * chunk;
     return {block_rows, {first, std::min(first + chunk, (kv_head + 1) * group)}, kv_head};
   }
-  /// The end of the stretch of rows of one sequence from `row` on.
+  /// The end of the stretch of rows from `row` on that are of one sequence, count spans from one position, and together see all from the
+  /// first position that one of them sees to the last: a block computes all of that.
   static std::int32_t stretch_end(AttentionArgs const& a, std::int32_t row, std::int32_t end) {
     std::int32_t next = row + 1;
-    while (next < end && a.rows[next].table == a.rows[row].table) ++next;
+    Range all = visible_to(a, row);
+    for (; next < end && a.rows[next].table == a.rows[row].table; ++next) {
+      Range const own = visible_to(a, next);
+      if (span_origin(a, own) != span_origin(a, all)) break;
+      if (all.size() > 0 && own.size() > 0 && (own.begin >= all.end || own.end <= all.begin)) break;
+      all = hull(all, own);
+    }
     return next;
   }
 };
@@ -102,15 +114,14 @@ void attention_by_spans(AttentionArgs const& a, Team& team, Range spans) {
   team.parallel_for(std::int64_t(a.n_tokens) * a.n_heads, std::max<std::int64_t>(1, 4096 / (std::int64_t(spans.size()) * a.head_dim)),
                     [&](std::int64_t begin, std::int64_t end) {
                       for (std::int64_t query = begin; query < end; ++query) {
-                        Range const seen = spans_of(visible_to(a, std::int32_t(query / a.n_heads)));
+                        Range const seen = spans_of(a, visible_to(a, std::int32_t(query / a.n_heads)));
                         AttentionPart total;
                         float acc[AttentionBlock<Leaf, F>::most_dim];
-                        std::fill(acc, acc + a.head_dim, 0.0f);
                         for (std::int32_t span = seen.begin; span < seen.end; ++span) {
                           float const* const part = part_at(query, span);
                           merge_part(total, acc, {part[0], part[1]}, part + 2, a.head_dim);
                         }
-                        finish_attention(a, query, total, acc);
+                        finish_attention<Leaf>(a, query, total, acc);
                       }
                     });
 }
@@ -125,16 +136,15 @@ void attention_by_rows(AttentionArgs const& a, Team& team) {
   while (block_rows > 1 && n_tasks() < 4 * team.size()) block_rows = (block_rows + 1) / 2;  // enough for every thread
   auto const attend_rows = [&](Block& block, float* sums, QueryBlock const& queries) {
     block.load(queries);
-    std::fill(sums, sums + queries.size() * a.head_dim, 0.0f);
     AttentionPart totals[Block::most_queries];
-    Range const spans = spans_of(block.seen());
+    Range const spans = block.spans();
     for (std::int32_t span = spans.begin; span < spans.end; ++span) {
       block.attend(span);
       for (std::int32_t i = 0; i < queries.size(); ++i) {
         if (block.sees(i, span)) merge_part(totals[i], sums + i * a.head_dim, block.part(i), block.part_acc(i), a.head_dim);
       }
     }
-    for (std::int32_t i = 0; i < queries.size(); ++i) finish_attention(a, block.query_of(i), totals[i], sums + i * a.head_dim);
+    for (std::int32_t i = 0; i < queries.size(); ++i) finish_attention<Leaf>(a, block.query_of(i), totals[i], sums + i * a.head_dim);
   };
   std::int64_t const n = n_tasks();
   team.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -158,12 +168,12 @@ void attention(AttentionArgs const& a, Team& team) {
   if (a.n_tokens <= 0) return;
   if (a.head_dim < 1 || a.head_dim > AttentionBlock<Leaf, F>::most_dim || a.n_kv_heads < 1 || a.n_heads % a.n_kv_heads != 0)
     throw Error(Errc::unsupported, concat("attention of ", a.n_heads, " heads on ", a.n_kv_heads, " KV heads of size ", a.head_dim));
-  Range seen;
+  Range spans;  // of any row
   if (a.n_tokens <= attention_few_rows) {
-    for (std::int32_t row = 0; row < a.n_tokens; ++row) seen = hull(seen, visible_to(a, row));
+    for (std::int32_t row = 0; row < a.n_tokens; ++row) spans = hull(spans, spans_of(a, visible_to(a, row)));
   }
-  if (spans_of(seen).size() > 1) {
-    attention_by_spans<Leaf, F>(a, team, spans_of(seen));
+  if (spans.size() > 1) {
+    attention_by_spans<Leaf, F>(a, team, spans);
   } else {
     attention_by_rows<Leaf, F>(a, team);
   }

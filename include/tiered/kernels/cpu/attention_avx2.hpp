@@ -26,6 +26,12 @@ struct AttentionLeaf {
     }
   }
 
+  [[gnu::target("avx2,fma,f16c")]] static void scale(float const* src, float factor, std::int32_t n, float* dst) {
+    std::int32_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, _mm256_mul_ps(_mm256_loadu_ps(src + i), _mm256_set1_ps(factor)));
+    for (; i < n; ++i) dst[i] = src[i] * factor;
+  }
+
   template <class F>
   [[gnu::target("avx2,fma,f16c")]] static void load_keys(std::byte const* const* rows, Range dims, float* dst) {
     for (std::int32_t d = dims.begin; d < dims.end; d += key_dims<F>) {

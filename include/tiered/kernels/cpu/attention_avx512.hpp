@@ -24,6 +24,8 @@ struct AttentionLeaf {
     avx2::AttentionLeaf::store<F>(src, n, dst);
   }
 
+  static void scale(float const* src, float factor, std::int32_t n, float* dst) { avx2::AttentionLeaf::scale(src, factor, n, dst); }
+
   template <class F>
   [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]] static void load_keys(std::byte const* const* rows, Range dims,
                                                                                        float* dst) {

@@ -58,6 +58,11 @@ struct AttentionLeaf {
     store_kv<F>(src, n, dst);
   }
 
+  /// dst[i] = src[i] * factor.
+  static void scale(float const* src, float factor, std::int32_t n, float* dst) {
+    for (std::int32_t i = 0; i < n; ++i) dst[i] = src[i] * factor;
+  }
+
   /// dst[d - dims.begin][p] = element d of rows[p] for tile_positions rows. dims.begin % 32 == 0.
   template <class F>
   static void load_keys(std::byte const* const* rows, Range dims, float* dst) {

@@ -16,8 +16,14 @@ struct AttentionPart {
   float max = -std::numeric_limits<float>::infinity(), sum = 0;
 };
 
-/// Takes the next part into `to`; acc and part_acc are the weighted values. One function for whoever merges: the same bits.
+/// Takes the next part into `to`; acc and part_acc are the weighted values. acc is not read where `to` is nothing yet. One function for
+/// whoever merges: the same bits.
 [[gnu::noinline]] inline void merge_part(AttentionPart& to, float* acc, AttentionPart part, float const* part_acc, std::int32_t dim) {
+  if (to.sum == 0) {
+    to = part;
+    std::copy(part_acc, part_acc + dim, acc);
+    return;
+  }
   float const max = std::max(to.max, part.max), keep = std::exp(to.max - max), take = std::exp(part.max - max);
   to.sum = to.sum * keep + part.sum * take;
   to.max = max;
@@ -26,7 +32,7 @@ struct AttentionPart {
 
 /// Positions that a row attends to in this call; maybe none.
 inline Range visible_to(AttentionArgs const& a, std::int32_t row) {
-  Range const seen = a.seen_from(a.rows[row].position);
+  Range const seen = a.seen_by(row, a.rows[row].position);
   return {seen.begin, std::max(seen.begin, seen.end)};
 }
 inline Range intersection(Range a, Range b) {
@@ -38,13 +44,16 @@ inline Range hull(Range a, Range b) {
   if (a.size() <= 0 || b.size() <= 0) return a.size() <= 0 ? b : a;
   return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
 }
-/// Spans that hold positions of a range.
-inline Range spans_of(Range positions) {
-  if (positions.size() <= 0) return {};
-  return {positions.begin / attention_span, (positions.end - 1) / attention_span + 1};
+/// The position from which on a row's spans are counted.
+inline std::int32_t span_origin(AttentionArgs const& a, Range visible) { return a.seen != nullptr ? visible.begin : 0; }
+/// Spans that hold positions of a row's.
+inline Range spans_of(AttentionArgs const& a, Range visible) {
+  if (visible.size() <= 0) return {};
+  std::int32_t const origin = span_origin(a, visible);
+  return {(visible.begin - origin) / attention_span, (visible.end - 1 - origin) / attention_span + 1};
 }
 
-/// Queries that read the same keys: some rows of one sequence times some heads of one KV head.
+/// Queries that read the same keys: some rows of one sequence, whose spans are counted from one position, times some heads of one KV head.
 struct QueryBlock {
   Range rows, heads;
   std::int32_t kv_head = 0;
@@ -65,28 +74,32 @@ class AttentionBlock {
 
   void load(QueryBlock const& block) {
     block_ = block;
+    seen_ = {};
+    for (std::int32_t row = block.rows.begin; row < block.rows.end; ++row) {
+      Range const own = visible_[row - block.rows.begin] = visible_to(a_, row);
+      seen_ = hull(seen_, own);
+    }
+    origin_ = span_origin(a_, visible_[0]);
     for (std::int32_t i = 0; i < block.size(); ++i) {
-      float const* const q = a_.q + query_offset(i);
-      for (std::int32_t d = 0; d < a_.head_dim; ++d) q_[i * dim_ + d] = q[d] * a_.scale;
+      Leaf::scale(a_.q + query_offset(i), a_.scale, a_.head_dim, q_ + i * dim_);
     }
   }
 
-  /// Positions that any of the block's rows sees.
-  Range seen() const {
-    Range all;
-    for (std::int32_t row = block_.rows.begin; row < block_.rows.end; ++row) all = hull(all, visible_to(a_, row));
-    return all;
+  /// Those of which any of the block's rows sees something.
+  Range spans() const {
+    if (seen_.size() <= 0) return {};
+    return {(seen_.begin - origin_) / attention_span, (seen_.end - 1 - origin_) / attention_span + 1};
   }
 
   /// Computes part(i) and part_acc(i) of every query i that sees some of a span.
   void attend(std::int32_t span) {
-    span_ = {span * attention_span, (span + 1) * attention_span};
-    Range const positions = intersection(seen(), span_);
+    span_ = positions_of(span);
+    Range const positions = intersection(seen_, span_);
     if (positions.size() <= 0) return;
     KvTable const& table = a_.tables[a_.rows[block_.rows.begin].table];
     compute_scores(table.k_pages, positions);
     for (std::int32_t i = 0; i < block_.size(); ++i) {
-      Range const own = intersection(visible_to(a_, row_of(i)), span_);
+      Range const own = intersection(visible(row_of(i)), span_);
       if (own.size() <= 0) continue;
       parts_[i].sum = Leaf::exponentials(scores_of(i), {own.begin - span_.begin, own.end - span_.begin}, &parts_[i].max);
     }
@@ -94,9 +107,7 @@ class AttentionBlock {
     sum_values(table.v_pages, positions);
   }
 
-  bool sees(std::int32_t i, std::int32_t span) const {
-    return intersection(visible_to(a_, row_of(i)), {span * attention_span, (span + 1) * attention_span}).size() > 0;
-  }
+  bool sees(std::int32_t i, std::int32_t span) const { return intersection(visible(row_of(i)), positions_of(span)).size() > 0; }
   AttentionPart part(std::int32_t i) const { return parts_[i]; }
   float const* part_acc(std::int32_t i) const { return acc_ + i * dim_; }
   std::int32_t row_of(std::int32_t i) const { return block_.rows.begin + i / block_.heads.size(); }
@@ -112,7 +123,9 @@ class AttentionBlock {
   static_assert(attention_span % tile == 0 && attention_span % value_positions == 0 && tile <= value_positions);
 
   static std::int32_t padded(std::int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
+  Range positions_of(std::int32_t span) const { return {origin_ + span * attention_span, origin_ + (span + 1) * attention_span}; }
   std::int64_t query_offset(std::int32_t i) const { return query_of(i) * a_.head_dim; }
+  Range visible(std::int32_t row) const { return visible_[row - block_.rows.begin]; }
   float* scores_of(std::int32_t i) { return scores_ + i * score_stride; }
 
   /// Where this KV head's vectors of n positions lie.
@@ -157,7 +170,8 @@ class AttentionBlock {
 
   void sum_values(std::byte* const* pages, Range positions) {
     for (std::int32_t p = positions.begin, end = 0; p < positions.end; p = end) {
-      end = std::min(positions.end, p / value_positions * value_positions + value_positions);
+      std::int32_t const in_span = p - span_.begin;
+      end = std::min(positions.end, span_.begin + in_span / value_positions * value_positions + value_positions);
       find_rows(pages, p, end - p);
       read_ahead(pages, {end, std::min(end + value_positions, positions.end)});
       for (std::int32_t d = 0; d < a_.head_dim; d += tile_dims) {
@@ -174,7 +188,7 @@ class AttentionBlock {
   void add_values(Range rows, Range positions, std::int32_t tile_begin, Range dims) {
     Range common = positions, any;
     for (std::int32_t row = rows.begin; row < rows.end; ++row) {
-      Range const own = intersection(visible_to(a_, row), positions);
+      Range const own = intersection(visible(row), positions);
       common = intersection(common, own);
       any = hull(any, own);
     }
@@ -202,6 +216,8 @@ class AttentionBlock {
   std::int32_t const dim_;  // head_dim rounded up to whole vectors
   std::size_t const row_bytes_;
   QueryBlock block_;
+  Range visible_[most_queries], seen_;  // by each row, and by any
+  std::int32_t origin_ = 0;
   Range span_;
   ReadAhead ahead_;
   AttentionPart parts_[most_queries];

@@ -40,6 +40,16 @@ struct Bf16Kernels : Kernels {
       return Kernels::product<F>();
     }
   }
+  /// In f32: half the rate, where bfloat16 in two parts, which weights of binary16 have as well, would be a third.
+  template <class F>
+  static constexpr ProductKernel fine_product() {
+    if constexpr (F::dtype == DType::f16) {
+      return Kernels::f32_product<F>();
+    } else {
+      return {};
+    }
+  }
+  static constexpr std::int32_t fine_work = 2;
   static void make_panels(QuantizeArgs const& args, Team& team) { amx::quantize(args, team); }
 
   /// For rows that lie anywhere: elements k of all of them to panels of their own.

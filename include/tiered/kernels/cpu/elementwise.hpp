@@ -18,9 +18,27 @@ void gated(GatedArgs const& a, Team& team) {
 }
 
 template <class Leaf>
+void activate(ActivateArgs const& a, Team& team) {
+  team.parallel_for(a.n, team.grain(a.n, light_grain / 4),
+                    [&](std::int64_t begin, std::int64_t end) { Leaf::activate(a.activation, end - begin, a.x + begin); });
+}
+
+template <class Leaf>
 void add(AddArgs const& a, Team& team) {
   team.parallel_for(a.n, team.grain(a.n, light_grain),
                     [&](std::int64_t begin, std::int64_t end) { Leaf::add(a.x + begin, end - begin, a.y + begin); });
+}
+
+template <class Leaf>
+void add_taps(AddTapsArgs const& a, Team& team) {
+  constexpr std::int64_t n = AddTapsArgs::n_taps;
+  team.parallel_for(a.n_rows, row_grain(team, a.n_rows, n * a.dim), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      float const* rows[n];
+      for (std::int64_t j = 0; j < n; ++j) rows[j] = a.table + std::int64_t(a.index[t * n + j]) * a.dim;
+      Leaf::add_taps(rows, a.share + t * n, a.dim, a.y + t * a.dim);
+    }
+  });
 }
 
 inline void gather(GatherArgs const& a, Team& team) {

@@ -9,6 +9,7 @@
 #include "tiered/kernels/args.hpp"
 #include "tiered/kernels/cpu/matmul_f32_avx2.hpp"
 #include "tiered/kernels/format/activation.hpp"
+#include "tiered/kernels/gelu.hpp"
 
 namespace tiered::cpu::avx2 {
 
@@ -34,6 +35,33 @@ namespace tiered::cpu::avx2 {
   __m256 const power = _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
   __m256 const result = _mm256_mul_ps(_mm256_add_ps(sum, sum), power);
   return _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), result);
+}
+
+/// v times half of erfc(-v / sqrt 2), see gelu_term().
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256 gelu(__m256 v) {
+  __m256 const one = _mm256_set1_ps(1.0f), negative = _mm256_set1_ps(-0.0f);
+  __m256 const s = _mm256_div_ps(one, _mm256_fmadd_ps(_mm256_andnot_ps(negative, v), _mm256_set1_ps(gelu_slope), one));
+  __m256 sum = _mm256_set1_ps(gelu_term(n_gelu_terms - 1));
+#pragma GCC unroll 8
+  for (int i = n_gelu_terms - 2; i >= 0; --i) sum = _mm256_fmadd_ps(sum, s, _mm256_set1_ps(gelu_term(i)));
+  __m256 const tail = _mm256_mul_ps(sum, exponential(_mm256_mul_ps(_mm256_mul_ps(v, v), _mm256_set1_ps(-0.5f))));
+  return _mm256_mul_ps(v, _mm256_blendv_ps(_mm256_sub_ps(one, tail), tail, v));
+}
+
+/// baseline::Leaf::activated().
+[[gnu::target("avx2,fma,f16c"), gnu::always_inline]] inline __m256 activated(__m256 v, Activation activation) {
+  if (activation == Activation::gelu_erf) return gelu(v);
+  __m256 z = v;
+  if (activation == Activation::quick_gelu) z = _mm256_mul_ps(v, _mm256_set1_ps(1.702f));
+  if (activation == Activation::gelu_tanh) {
+    __m256 const factor =
+        _mm256_fmadd_ps(_mm256_mul_ps(v, v), _mm256_set1_ps(0.044715f * 1.5957691216057308f), _mm256_set1_ps(1.5957691216057308f));
+    z = _mm256_mul_ps(v, factor);
+  }
+  __m256 const e = exponential(_mm256_xor_ps(z, _mm256_set1_ps(-0.0f)));
+  // Where e^-z is no longer known, the result is 0, also for a v that is a huge number.
+  __m256 const vanished = _mm256_cmp_ps(z, _mm256_set1_ps(-88.0f), _CMP_LT_OQ);
+  return _mm256_andnot_ps(vanished, _mm256_div_ps(v, _mm256_add_ps(_mm256_set1_ps(1.0f), e)));
 }
 
 struct Leaf {
@@ -73,23 +101,51 @@ struct Leaf {
     }
   }
 
+  [[gnu::target("avx2,fma,f16c")]] static void layer_norm(float const* x, float const* weight, float const* bias, float eps,
+                                                          std::int32_t dim, float* y) {
+    __m256 sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()}, squares[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (std::int32_t i = 0; i < dim; i += 8)
+      sums[i / 8 % 2] = _mm256_add_ps(sums[i / 8 % 2], _mm256_maskload_ps(x + i, first_lanes(dim - i)));
+    __m256 const mean = _mm256_set1_ps(sum_lanes(_mm256_add_ps(sums[0], sums[1])) / float(dim));
+    for (std::int32_t i = 0; i < dim; i += 8) {
+      __m256i const mask = first_lanes(dim - i);
+      __m256 const v = _mm256_and_ps(_mm256_castsi256_ps(mask), _mm256_sub_ps(_mm256_maskload_ps(x + i, mask), mean));
+      squares[i / 8 % 2] = _mm256_fmadd_ps(v, v, squares[i / 8 % 2]);
+    }
+    __m256 const factor = _mm256_set1_ps(1.0f / std::sqrt(sum_lanes(_mm256_add_ps(squares[0], squares[1])) / float(dim) + eps));
+    for (std::int32_t i = 0; i < dim; i += 8) {
+      __m256i const mask = first_lanes(dim - i);
+      __m256 v = _mm256_mul_ps(_mm256_sub_ps(_mm256_maskload_ps(x + i, mask), mean), factor);
+      if (weight != nullptr) v = _mm256_mul_ps(v, _mm256_maskload_ps(weight + i, mask));
+      if (bias != nullptr) v = _mm256_add_ps(v, _mm256_maskload_ps(bias + i, mask));
+      _mm256_maskstore_ps(y + i, mask, v);
+    }
+  }
+
   [[gnu::target("avx2,fma,f16c")]] static void gated(float const* gate, float const* up, Activation activation, std::int64_t n,
                                                      float* out) {
-    __m256 const one = _mm256_set1_ps(1.0f);
     for (std::int64_t i = 0; i < n; i += 8) {
       __m256i const mask = first_lanes(n - i);
-      __m256 const g = _mm256_maskload_ps(gate + i, mask);
-      __m256 z = g;
-      if (activation == Activation::gelu_tanh) {
-        __m256 const factor =
-            _mm256_fmadd_ps(_mm256_mul_ps(g, g), _mm256_set1_ps(0.044715f * 1.5957691216057308f), _mm256_set1_ps(1.5957691216057308f));
-        z = _mm256_mul_ps(g, factor);
-      }
-      __m256 const e = exponential(_mm256_xor_ps(z, _mm256_set1_ps(-0.0f)));
-      // Where e^-z is no longer known, the result is 0, also for a g that is a huge number.
-      __m256 const vanished = _mm256_cmp_ps(z, _mm256_set1_ps(-88.0f), _CMP_LT_OQ);
-      __m256 const activated = _mm256_andnot_ps(vanished, _mm256_div_ps(g, _mm256_add_ps(one, e)));
-      _mm256_maskstore_ps(out + i, mask, _mm256_mul_ps(activated, _mm256_maskload_ps(up + i, mask)));
+      __m256 const activated_gate = activated(_mm256_maskload_ps(gate + i, mask), activation);
+      _mm256_maskstore_ps(out + i, mask, _mm256_mul_ps(activated_gate, _mm256_maskload_ps(up + i, mask)));
+    }
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static void activate(Activation activation, std::int64_t n, float* x) {
+    for (std::int64_t i = 0; i < n; i += 8) {
+      __m256i const mask = first_lanes(n - i);
+      _mm256_maskstore_ps(x + i, mask, activated(_mm256_maskload_ps(x + i, mask), activation));
+    }
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static void add_taps(float const* const* rows, float const* share, std::int32_t dim, float* y) {
+    for (std::int32_t i = 0; i < dim; i += 8) {
+      __m256i const mask = first_lanes(dim - i);
+      __m256 sum = _mm256_maskload_ps(y + i, mask);
+#pragma GCC unroll 4
+      for (int j = 0; j < AddTapsArgs::n_taps; ++j)
+        sum = _mm256_fmadd_ps(_mm256_set1_ps(share[j]), _mm256_maskload_ps(rows[j] + i, mask), sum);
+      _mm256_maskstore_ps(y + i, mask, sum);
     }
   }
 

@@ -13,6 +13,7 @@
 #include "tiered/kernels/cpu/leaf_avx2.hpp"
 #include "tiered/kernels/cpu/matmul_f32_avx512.hpp"
 #include "tiered/kernels/format/activation.hpp"
+#include "tiered/kernels/gelu.hpp"
 
 namespace tiered::cpu::avx512 {
 
@@ -32,6 +33,34 @@ namespace tiered::cpu::avx512 {
   sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.0f));
   sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.0f));
   return _mm512_maskz_scalef_ps(kept, sum, k);
+}
+
+/// avx2::gelu().
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c"), gnu::always_inline]] inline __m512 gelu(__m512 v) {
+  __m512 const one = _mm512_set1_ps(1.0f);
+  __m512 const s = _mm512_div_ps(one, _mm512_fmadd_ps(_mm512_abs_ps(v), _mm512_set1_ps(gelu_slope), one));
+  __m512 sum = _mm512_set1_ps(gelu_term(n_gelu_terms - 1));
+#pragma GCC unroll 8
+  for (int i = n_gelu_terms - 2; i >= 0; --i) sum = _mm512_fmadd_ps(sum, s, _mm512_set1_ps(gelu_term(i)));
+  __m512 const tail = _mm512_mul_ps(sum, exponential(_mm512_mul_ps(_mm512_mul_ps(v, v), _mm512_set1_ps(-0.5f))));
+  return _mm512_mul_ps(v, _mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(v)), _mm512_sub_ps(one, tail), tail));
+}
+
+/// baseline::Leaf::activated().
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c"), gnu::always_inline]] inline __m512 activated(__m512 v,
+                                                                                                           Activation activation) {
+  if (activation == Activation::gelu_erf) return gelu(v);
+  __m512 z = v;
+  if (activation == Activation::quick_gelu) z = _mm512_mul_ps(v, _mm512_set1_ps(1.702f));
+  if (activation == Activation::gelu_tanh) {
+    __m512 const factor =
+        _mm512_fmadd_ps(_mm512_mul_ps(v, v), _mm512_set1_ps(0.044715f * 1.5957691216057308f), _mm512_set1_ps(1.5957691216057308f));
+    z = _mm512_mul_ps(v, factor);
+  }
+  __m512 const e = exponential(_mm512_xor_ps(z, _mm512_set1_ps(-0.0f)));
+  // Where e^-z is no longer known, the result is 0, also for a v that is a huge number.
+  __mmask16 const kept = _mm512_cmp_ps_mask(z, _mm512_set1_ps(-88.0f), _CMP_NLT_UQ);
+  return _mm512_maskz_div_ps(kept, v, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
 }
 
 struct Leaf {
@@ -83,22 +112,53 @@ struct Leaf {
     }
   }
 
+  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]] static void layer_norm(float const* x, float const* weight,
+                                                                                        float const* bias, float eps, std::int32_t dim,
+                                                                                        float* y) {
+    __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, squares[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (std::int32_t i = 0; i < dim; i += 16)
+      sums[i / 16 % 2] = _mm512_add_ps(sums[i / 16 % 2], _mm512_maskz_loadu_ps(first_lanes(dim - i), x + i));
+    __m512 const mean = _mm512_set1_ps(sum_lanes(_mm512_add_ps(sums[0], sums[1])) / float(dim));
+    for (std::int32_t i = 0; i < dim; i += 16) {
+      __mmask16 const mask = first_lanes(dim - i);
+      __m512 const v = _mm512_maskz_sub_ps(mask, _mm512_maskz_loadu_ps(mask, x + i), mean);
+      squares[i / 16 % 2] = _mm512_fmadd_ps(v, v, squares[i / 16 % 2]);
+    }
+    __m512 const factor = _mm512_set1_ps(1.0f / std::sqrt(sum_lanes(_mm512_add_ps(squares[0], squares[1])) / float(dim) + eps));
+    for (std::int32_t i = 0; i < dim; i += 16) {
+      __mmask16 const mask = first_lanes(dim - i);
+      __m512 v = _mm512_mul_ps(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x + i), mean), factor);
+      if (weight != nullptr) v = _mm512_mul_ps(v, _mm512_maskz_loadu_ps(mask, weight + i));
+      if (bias != nullptr) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, bias + i));
+      _mm512_mask_storeu_ps(y + i, mask, v);
+    }
+  }
+
   [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]] static void gated(float const* gate, float const* up,
                                                                                    Activation activation, std::int64_t n, float* out) {
     for (std::int64_t i = 0; i < n; i += 16) {
       __mmask16 const mask = first_lanes(n - i);
-      __m512 const g = _mm512_maskz_loadu_ps(mask, gate + i);
-      __m512 z = g;
-      if (activation == Activation::gelu_tanh) {
-        __m512 const factor =
-            _mm512_fmadd_ps(_mm512_mul_ps(g, g), _mm512_set1_ps(0.044715f * 1.5957691216057308f), _mm512_set1_ps(1.5957691216057308f));
-        z = _mm512_mul_ps(g, factor);
-      }
-      __m512 const e = exponential(_mm512_xor_ps(z, _mm512_set1_ps(-0.0f)));
-      // Where e^-z is no longer known, the result is 0, also for a g that is a huge number.
-      __mmask16 const kept = _mm512_cmp_ps_mask(z, _mm512_set1_ps(-88.0f), _CMP_NLT_UQ);
-      __m512 const activated = _mm512_maskz_div_ps(kept, g, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
-      _mm512_mask_storeu_ps(out + i, mask, _mm512_mul_ps(activated, _mm512_maskz_loadu_ps(mask, up + i)));
+      __m512 const activated_gate = activated(_mm512_maskz_loadu_ps(mask, gate + i), activation);
+      _mm512_mask_storeu_ps(out + i, mask, _mm512_mul_ps(activated_gate, _mm512_maskz_loadu_ps(mask, up + i)));
+    }
+  }
+
+  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]] static void activate(Activation activation, std::int64_t n, float* x) {
+    for (std::int64_t i = 0; i < n; i += 16) {
+      __mmask16 const mask = first_lanes(n - i);
+      _mm512_mask_storeu_ps(x + i, mask, activated(_mm512_maskz_loadu_ps(mask, x + i), activation));
+    }
+  }
+
+  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]] static void add_taps(float const* const* rows, float const* share,
+                                                                                      std::int32_t dim, float* y) {
+    for (std::int32_t i = 0; i < dim; i += 16) {
+      __mmask16 const mask = first_lanes(dim - i);
+      __m512 sum = _mm512_maskz_loadu_ps(mask, y + i);
+#pragma GCC unroll 4
+      for (int j = 0; j < AddTapsArgs::n_taps; ++j)
+        sum = _mm512_fmadd_ps(_mm512_set1_ps(share[j]), _mm512_maskz_loadu_ps(mask, rows[j] + i), sum);
+      _mm512_mask_storeu_ps(y + i, mask, sum);
     }
   }
 

@@ -46,13 +46,37 @@ struct Leaf {
     float const factor = 1.0f / std::sqrt(dot(x, x, dim) / float(dim) + eps);
     for (std::int32_t i = 0; i < dim; ++i) y[i] = weight != nullptr ? x[i] * factor * weight[i] : x[i] * factor;
   }
+  static void layer_norm(float const* x, float const* weight, float const* bias, float eps, std::int32_t dim, float* y) {
+    constexpr int n = 2 * lanes;
+    float sums[n] = {}, squares[n] = {};
+    auto const add_up = [](float* v) {
+      for (int l = 0; l < lanes; ++l) v[l] += v[l + lanes];
+      return sum_lanes(v);
+    };
+    for (std::int32_t i = 0; i < dim; ++i) sums[i % n] += x[i];
+    float const mean = add_up(sums) / float(dim);
+    for (std::int32_t i = 0; i < dim; ++i) squares[i % n] += (x[i] - mean) * (x[i] - mean);
+    float const factor = 1.0f / std::sqrt(add_up(squares) / float(dim) + eps);
+    for (std::int32_t i = 0; i < dim; ++i)
+      y[i] = (x[i] - mean) * factor * (weight != nullptr ? weight[i] : 1.0f) + (bias != nullptr ? bias[i] : 0.0f);
+  }
+  /// All but gelu_erf are v * sigmoid(z): tanh(u) = 2 sigmoid(2u) - 1, so gelu_tanh has z = 2 sqrt(2 / pi) (v + 0.044715 v^3).
+  static float activated(float v, Activation activation) {
+    if (activation == Activation::gelu_erf) return v < -14.0f ? 0.0f : 0.5f * v * std::erfc(v * -0.70710678f);
+    float const z = activation == Activation::silu         ? v
+                    : activation == Activation::quick_gelu ? 1.702f * v
+                                                           : v * (1.5957691216057308f + (1.5957691216057308f * 0.044715f) * (v * v));
+    return z < -88.0f ? 0.0f : v / (1.0f + std::exp(-z));
+  }
   static void gated(float const* gate, float const* up, Activation activation, std::int64_t n, float* out) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      float const g = gate[i];
-      // Both are g * sigmoid(z): tanh(u) = 2 sigmoid(2u) - 1, so gelu has z = 2 sqrt(2 / pi) (g + 0.044715 g^3).
-      float const z = activation == Activation::silu ? g : g * (1.5957691216057308f + (1.5957691216057308f * 0.044715f) * (g * g));
-      out[i] = (z < -88.0f ? 0.0f : g / (1.0f + std::exp(-z))) * up[i];
-    }
+    for (std::int64_t i = 0; i < n; ++i) out[i] = activated(gate[i], activation) * up[i];
+  }
+  static void activate(Activation activation, std::int64_t n, float* x) {
+    for (std::int64_t i = 0; i < n; ++i) x[i] = activated(x[i], activation);
+  }
+  static void add_taps(float const* const* rows, float const* share, std::int32_t dim, float* y) {
+    for (std::int32_t i = 0; i < dim; ++i)
+      y[i] += ((share[0] * rows[0][i] + share[1] * rows[1][i]) + share[2] * rows[2][i]) + share[3] * rows[3][i];
   }
   static void add(float const* x, std::int64_t n, float* y) {
     for (std::int64_t i = 0; i < n; ++i) y[i] += x[i];

@@ -28,6 +28,8 @@ namespace tiered::cpu {
 ///   product<F>()             the ProductKernel for weights of format F
 ///   f32_product<F>()         the same on f32 activations, for comparisons
 ///   make_panels, pack        where a product reads act_bf16: the op that makes it, and its part for rows that lie anywhere
+///   make_two_panels          where one reads act_bf16_two: the op that makes it
+///   fine_product<F>(), fine_work  where some round rows more than they must: KernelTable::fine_matmul; without tile: there is none
 template <class Kernels, bool f32_activations>
 constexpr ProductTable make_products() {
   ProductTable products;
@@ -41,6 +43,38 @@ constexpr ProductTable make_products() {
     }
   });
   return products;
+}
+
+template <class Kernels>
+concept has_fine_products = requires {
+  Kernels::fine_work;
+};
+
+template <class Kernels>
+constexpr ProductTable make_fine_products() {
+  ProductTable products;
+  for_each_format([&](auto format) {
+    using F = decltype(format);
+    products.kernels[std::uint32_t(F::dtype)] = Kernels::template fine_product<F>();
+  });
+  return products;
+}
+template <class Kernels>
+inline constexpr ProductTable fine_products_of = make_fine_products<Kernels>();
+
+template <class Kernels>
+constexpr void add_fine_products(KernelTable& table) {
+  constexpr ProductTable const* products = &fine_products_of<Kernels>;
+  for_each_format([&](auto format) {
+    constexpr DType dtype = decltype(format)::dtype;
+    if constexpr (constexpr ProductKernel kernel = products->kernels[std::uint32_t(dtype)]; kernel.tile != nullptr) {
+      table.fine_matmul[std::uint32_t(dtype)] = &enqueue<MatmulArgs, &matmul<products, dtype>>;
+      table.fine_activation[std::uint32_t(dtype)] = kernel.activation;
+    }
+  });
+  table.fine_work = Kernels::fine_work;
+  if constexpr (requires(QuantizeArgs const& args, Team& team) { Kernels::make_two_panels(args, team); })
+    table.convert[activation_form(DType::act_bf16_two)] = &enqueue<QuantizeArgs, &Kernels::make_two_panels>;
 }
 
 template <class Kernels, bool f32_activations>
@@ -61,9 +95,11 @@ constexpr KernelTable make_kernel_table() {
   });
   table.convert[activation_form(DType::act_q8)] = &enqueue<QuantizeArgs, &quantize<Leaf>>;
   if constexpr (has_panels<Kernels>) table.convert[activation_form(DType::act_bf16)] = &enqueue<QuantizeArgs, &Kernels::make_panels>;
+  if constexpr (!f32_activations && has_fine_products<Kernels>) add_fine_products<Kernels>(table);
   table.matmul_set = &enqueue<MatmulSetArgs, &matmul_set<products>>;
   table.gated_matmul = &enqueue<GatedMatmulArgs, &gated_matmul<products, Leaf>>;
   table.rms_norm = &enqueue<RmsNormArgs, &rms_norm<Leaf>>;
+  table.layer_norm = &enqueue<LayerNormArgs, &layer_norm<Leaf>>;
   table.rope = &enqueue<RopeArgs, &rope>;
   for_each_kv_type([&](auto format) {
     using F = decltype(format);
@@ -72,7 +108,9 @@ constexpr KernelTable make_kernel_table() {
   });
   table.merge_attention = &enqueue<MergeAttentionArgs, &merge_attention>;
   table.gated = &enqueue<GatedArgs, &gated<Leaf>>;
+  table.activate = &enqueue<ActivateArgs, &activate<Leaf>>;
   table.add = &enqueue<AddArgs, &add<Leaf>>;
+  table.add_taps = &enqueue<AddTapsArgs, &add_taps<Leaf>>;
   table.gather = &enqueue<GatherArgs, &gather>;
   table.route = &enqueue<RouteArgs, &route>;
   table.experts = &enqueue<ExpertsArgs, &experts<products, Kernels>>;
@@ -81,6 +119,7 @@ constexpr KernelTable make_kernel_table() {
   table.group_slots = &enqueue<ExpertWindowArgs, &group_slots<products, Kernels>>;
   table.expert_window = &enqueue<ExpertWindowArgs, &expert_window<products, Kernels>>;
   table.read_ahead = &enqueue<ReadAheadArgs, &read_ahead>;
+  table.read_when_idle = &enqueue<ReadAheadArgs, &read_when_idle>;
   table.argmax = &enqueue<ArgmaxArgs, &argmax>;
   return table;
 }

@@ -1,15 +1,17 @@
 /// Tiles of matrix products for AMX: weights, unpacked to bfloat16, times bfloat16 panels of activations.
 ///
 /// A block is 32 weight rows and a stretch of their elements; it is unpacked once, into the caches, and multiplied with all tokens of
-/// the tile, 32 at a time. The vector units unpack the next block meanwhile: some of its rows stand between any two steps of
+/// the tile, 32 at a time. The vector units unpack the next block meanwhile: a piece of a row or some stand between any two steps of
 /// products. Sums stay f32 in tile registers, or in a buffer while other blocks pass, and grow by 32 elements a step in ascending
-/// order: the same for any number of rows and tokens.
+/// order: the same for any number of rows and tokens. Operands in two parts are as rows that are three times as long: parts of both that
+/// meet are the passes of a product, the least products first.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "tiered/kernels/cpu/matmul.hpp"
 #include "tiered/kernels/cpu/panels_amx.hpp"
@@ -21,25 +23,33 @@ namespace tiered::cpu::amx {
 
 inline constexpr std::int32_t block_rows = 32, pair_tokens = 32;
 
-/// How a tile of a product is taken apart, so that what is read again is still near. Sizes are for a core whose two threads share a
-/// first-level cache of 48 KiB and a second-level cache of 2 MiB.
+/// How a tile of a product is taken apart, so that what is read again is still near. Sizes are for a core that has a first-level cache of
+/// 48 KiB and a second-level cache of 2 MiB to itself.
 struct Blocking {
-  /// Of a tile: its sums take 256 KiB, the panels of a stretch 128 KiB. The more rows, the less
-  /// often panels come from the third level; the more tokens, the less there is to unpack.
-  std::int32_t rows = 256, tokens = 256;
-  /// Elements of a block. Unpacked it takes 16 KiB and should stay in the first level while all tokens pass. Half as long, and sums
-  /// move as much as panels do; twice as long, and blocks come from the second level like panels.
-  std::int32_t stretch = 256;
+  /// Of a tile, at most: its sums take 576 KiB, the panels of a stretch 1 MiB. make_block_tiling() chooses.
+  std::int32_t rows = 288, tokens = 512;
+  /// Elements of a block, which takes 64 KiB unpacked. The longer, the less often sums are moved.
+  std::int32_t stretch = panel_stretch;
+  /// The same where sums are never moved, as one pair of panels is all: so little of a tile is unpacked before its products begin.
+  std::int32_t few_stretch = 256;
 };
-// TFLOP/s of bfloat16, 16 threads of the reference machine. Tiles that stay in registers 20 to 22.5; with all operands loaded from the
-// first level, four loads for four products, as eight tiles hold no larger block, 8.7 to 8.9 (16.8 in a later run); with panels from
-// the second level and sums moved every 256 elements 6.4. Products of 4096 x 4096 and 512 tokens here 6.5 to 7.0, PyTorch's (oneDNN) 3.2.
-// Of other blockings, with F16 and an earlier version at 5.3: panels of the next stretch fetched meanwhile 4.2; panels loaded past the
-// first level (TILELOADDT1) 3.1; with both, stretches of 128 or 512 and tiles of 384 x 256 or 128 x 512 2.7 to 3.6.
+// TFLOP/s, 16 threads of the reference machine, one a core: products of F16 weights and 512 tokens in a program of its own, which hands
+// tiles out in turn; best and median of 12. Registers alone 14.9. Before (stretches of 256, panels of whole rows, rows unpacked at once,
+// tiles of 256 x 256 or 256 x 128): 4096 x 4096 8.0 and 6.6, 9216 x 3072 9.7 and 8.9, 3072 x 9216 8.1 and 7.6. With stretches of 512 or
+// 1024, and `piece` elements unpacked at a time, tiles of R x T:
+//   4096 x 4096  256 x 256, a row at a time, 512: 6.9, 6.4; 1024: 9.7, 7.1. In pieces, 512: 9.5, 7.0; 1024: 9.9, 7.5. 1024 and pieces:
+//                128 x 256 11.1, 8.6; 128 x 512 10.6, 9.9; 256 x 512 6.8, 6.6; 512 x 256 6.2, 5.6. Nothing unpacked, 256 x 256: 13.9, 13.1
+//   9216 x 3072  1024 and pieces, 288 x 256 11.6, 10.6; 288 x 512 11.3, 10.5; 192 x 256 10.5, 10.1; 384 x 256 9.4, 8.6
+//   3072 x 9216  1024 and pieces, 192 x 256 9.6, 6.9; 256 x 256 9.5, 7.9; 192 x 512 7.3, 6.5
+// No faster: loads of the next step among the products of this one, panels of the next stretch fetched meanwhile, a part of a block
+// unpacked before each pair, tiles of 64 x 16 or 16 x 64 in registers. On another day registers did 20 to 22.5, PyTorch's (oneDNN) 3.2.
 
 inline constexpr std::int32_t tile_bytes = 1024;                 // 16 rows of 64
 inline constexpr std::int32_t pair_floats = 4 * tile_bytes / 4;  // sums of a block and 32 tokens: four tiles
 static_assert(step_stride == block_rows / 16 * tile_bytes);
+
+/// Elements of a row that are unpacked at a time: a row of a block would keep products waiting.
+inline constexpr std::int32_t piece = 128;
 
 /// What a thread needs beside tiles. On the heap, made with the thread's first product: as part of its thread-local storage, it would
 /// count against the stacks of all threads of the program, and those of 256 KiB would not start.
@@ -51,22 +61,35 @@ struct alignas(64) Scratch {
 };
 template <Blocking blocking>
 Scratch<blocking>& scratch_of_thread() {
-  thread_local std::unique_ptr<Scratch<blocking>> const scratch = std::make_unique<Scratch<blocking>>();
+  thread_local std::unique_ptr<Scratch<blocking>> const scratch = std::make_unique_for_overwrite<Scratch<blocking>>();
   return *scratch;
 }
+
+/// A part of the weights and one of the rows, which meet.
+struct Pass {
+  Unpack unpack = nullptr;     ///< makes that of the weights
+  std::uint64_t x_offset = 0;  ///< of that of the rows, in half-words
+};
 
 /// One tile of a product, at most blocking.rows x blocking.tokens. `Tiles`: see tiles_amx.hpp.
 template <class Tiles, Blocking blocking>
 class PanelProduct {
+  // A panel's elements of a block lie together.
+  static_assert(panel_stretch % blocking.stretch == 0 && panel_stretch % blocking.few_stretch == 0);
+  static_assert(blocking.few_stretch <= blocking.stretch);
+
  public:
-  PanelProduct(Product const& product, Unpack unpack, Range rows, Range tokens)
+  /// The passes must outlive it.
+  PanelProduct(Product const& product, std::span<Pass const> passes, Range rows, Range tokens)
       : p_(product),
-        unpack_(unpack),
+        passes_(passes),
         rows_(rows),
         tokens_(tokens),
         n_row_blocks_((rows.size() + block_rows - 1) / block_rows),
         n_pairs_((tokens.size() + pair_tokens - 1) / pair_tokens),
-        n_stretches_((product.dim + stretch - 1) / stretch) {}
+        stretch_(n_pairs_ == 1 ? blocking.few_stretch : blocking.stretch),
+        n_of_pass_((product.dim + stretch_ - 1) / stretch_),
+        n_stretches_(n_of_pass_ * std::int32_t(passes.size())) {}
 
   [[gnu::target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")]] void run() {
     std::int32_t const n_blocks = n_row_blocks_ * n_stretches_;
@@ -83,11 +106,10 @@ class PanelProduct {
   }
 
  private:
-  static constexpr std::int32_t stretch = blocking.stretch;
-
   /// Rows from `row` on, elements from `k` on.
   struct Block {
     std::int32_t row = 0, k = 0;
+    std::size_t pass = 0;
   };
   /// Sizes of the halves of a block and of a pair of panels: what the tiles must be configured for. 0: there is none.
   struct Shape {
@@ -101,53 +123,62 @@ class PanelProduct {
   /// stretch, whose panels then come from the second-level cache.
   Block block(std::int32_t i) const {
     std::int32_t const row_block = n_pairs_ == 1 ? i / n_stretches_ : i % n_row_blocks_;
-    std::int32_t const k = (n_pairs_ == 1 ? i % n_stretches_ : i / n_row_blocks_) * stretch;
-    return {rows_.begin + row_block * block_rows, k};
+    std::int32_t const stretch = n_pairs_ == 1 ? i % n_stretches_ : i / n_row_blocks_;
+    return {rows_.begin + row_block * block_rows, stretch % n_of_pass_ * stretch_, std::size_t(stretch / n_of_pass_)};
   }
   std::int32_t n_rows(Block b) const { return std::min(block_rows, rows_.end - b.row); }
-  std::int32_t n_elems(Block b) const { return std::min(stretch, p_.dim - b.k); }
+  std::int32_t n_elems(Block b) const { return std::min(stretch_, p_.dim - b.k); }
   std::int32_t n_steps(Block b) const { return (n_elems(b) + 31) / 32; }
   std::int64_t row_bytes() const { return std::int64_t(p_.dim) * 2; }
   std::byte const* source(Block b) const { return static_cast<std::byte const*>(p_.w) + b.row * row_bytes() + b.k * 2; }
 
-  // ---- unpacking, row by row
+  // ---- unpacking, piece by piece
 
   /// So that a tile does not begin with a miss for each row, one after another.
   void fetch(Block b) const {
-    for (std::int32_t i = 0; i < n_rows(b); ++i) fetch_row(reinterpret_cast<std::uintptr_t>(source(b)) + std::uintptr_t(i * row_bytes()));
+    for (std::int32_t i = 0; i < n_rows(b); ++i) {
+      std::uintptr_t const row = reinterpret_cast<std::uintptr_t>(source(b)) + std::uintptr_t(i * row_bytes());
+      for (std::int32_t k = 0; k < n_elems(b); k += piece) fetch_piece(row + std::uintptr_t(k) * 2);
+    }
   }
   /// To the second level: the first has no room. An address and no pointer, as it may be past the end.
-  static void fetch_row(std::uintptr_t row) {
-    for (std::uintptr_t at = 0; at < stretch * 2; at += 64) __builtin_prefetch(reinterpret_cast<void const*>(row + at), 0, 2);
+  static void fetch_piece(std::uintptr_t begin) {
+    for (std::uintptr_t at = 0; at < piece * 2; at += 64) __builtin_prefetch(reinterpret_cast<void const*>(begin + at), 0, 2);
   }
 
   /// Block i comes next, if there is one; advance() is called n_calls times until it is needed.
   void begin_unpacking(std::int32_t i, std::int32_t n_calls) {
-    n_rows_ = row_ = credit_ = 0;
+    n_pieces_ = row_ = k_ = credit_ = 0;
     if (i >= n_row_blocks_ * n_stretches_) return;
     Block const next = block(i);
+    unpack_ = passes_[next.pass].unpack;
     from_ = source(next);
     to_ = scratch_.weights[i % 2];
     n_elems_ = n_elems(next);
-    n_rows_ = n_rows(next);
+    left_ = n_pieces_ = n_rows(next) * ((n_elems_ + piece - 1) / piece);
     n_calls_ = n_calls;
     // A thread's next tile usually has the rows after this one's.
-    Block const after = i + 1 < n_row_blocks_ * n_stretches_ ? block(i + 1) : Block{rows_.end, 0};
+    Block const after = i + 1 < n_row_blocks_ * n_stretches_ ? block(i + 1) : Block{rows_.end};
     ahead_ = after.row < p_.rows ? reinterpret_cast<std::intptr_t>(source(after)) - reinterpret_cast<std::intptr_t>(from_) : 0;
   }
-  /// Every call the same share of the rows: in a burst the vector units would be slower than the matrix unit.
+  /// Every call the same share of the pieces: in a burst the vector units would be slower than the matrix unit.
   void advance() {
-    for (credit_ += n_rows_; credit_ >= n_calls_ && row_ < n_rows_; credit_ -= n_calls_) unpack_row();
+    for (credit_ += n_pieces_; credit_ >= n_calls_ && left_ > 0; credit_ -= n_calls_) unpack_piece();
   }
   void finish_unpacking() {
-    while (row_ < n_rows_) unpack_row();
+    while (left_ > 0) unpack_piece();
   }
-  /// The same row of the block after is fetched meanwhile.
-  void unpack_row() {
-    std::byte const* const from = from_ + row_ * row_bytes();
-    fetch_row(reinterpret_cast<std::uintptr_t>(from) + std::uintptr_t(ahead_));
-    unpack_(from, n_elems_, to_ + row_ / 16 * tile_bytes + row_ % 16 * 64);
+  /// The same piece of the block after is fetched meanwhile.
+  void unpack_piece() {
+    std::byte const* const from = from_ + k_ * 2;
+    fetch_piece(reinterpret_cast<std::uintptr_t>(from) + std::uintptr_t(ahead_));
+    unpack_(from, std::min(piece, n_elems_ - k_), to_ + row_ / 16 * tile_bytes + row_ % 16 * 64 + k_ / 32 * step_stride);
+    --left_;
+    k_ += piece;
+    if (k_ < n_elems_) return;
+    k_ = 0;
     ++row_;
+    from_ += row_bytes();
   }
 
   // ---- products. Tiles: 0..3 sums, number 2 * half of the rows + panel of the pair; 4, 5 weights; 6, 7 panels.
@@ -189,9 +220,10 @@ class PanelProduct {
   template <int n_halves, int n_panels>
   [[gnu::target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")]] void multiply_as(std::byte const* weights,
                                                                                                                Block b, std::int32_t pair) {
-    bool const alone = n_pairs_ == 1, last = b.k + stretch >= p_.dim;
+    bool const alone = n_pairs_ == 1, first_block = b.k == 0 && b.pass == 0,
+               last = b.k + stretch_ >= p_.dim && b.pass + 1 == passes_.size();
     float* const sums = scratch_.sums + (alone ? 0 : (b.row - rows_.begin) / block_rows * n_pairs_ + pair) * pair_floats;
-    if (b.k == 0) {
+    if (first_block) {
       zero_sums<n_halves, n_panels>();
     } else if (!alone) {
       load_sums<n_halves, n_panels>(sums);
@@ -211,8 +243,8 @@ class PanelProduct {
     void step() { x += stride * 8; }
   };
   Panel panel(std::int32_t token, Block b, int i) const {
-    return {static_cast<std::uint16_t const*>(p_.x) + panel_index(p_.n_tokens, p_.dim, token, b.k),
-            configured_.tokens[i] * std::int64_t{4}};
+    std::uint16_t const* const x = static_cast<std::uint16_t const*>(p_.x) + passes_[b.pass].x_offset;
+    return {x + panel_index(p_.n_tokens, p_.dim, token, b.k), configured_.tokens[i] * std::int64_t{4}};
   }
 
   template <int n_halves, int n_panels>
@@ -274,28 +306,44 @@ class PanelProduct {
   }
 
   Product const& p_;
-  Unpack unpack_;
+  std::span<Pass const> passes_;
   Range rows_, tokens_;
-  std::int32_t n_row_blocks_, n_pairs_, n_stretches_;
+  std::int32_t n_row_blocks_, n_pairs_, stretch_, n_of_pass_, n_stretches_;
   Scratch<blocking>& scratch_ = scratch_of_thread<blocking>();
   Shape configured_;  ///< nothing: tiles are not in use
 
   // Of the block that is being unpacked.
-  std::byte const* from_ = nullptr;
+  Unpack unpack_ = nullptr;
+  std::byte const* from_ = nullptr;  ///< row row_
   std::byte* to_ = nullptr;
-  std::int32_t n_rows_ = 0, n_elems_ = 0, row_ = 0, n_calls_ = 1, credit_ = 0;
+  std::int32_t n_pieces_ = 0, left_ = 0, n_elems_ = 0, row_ = 0, k_ = 0, n_calls_ = 1, credit_ = 0;
   std::intptr_t ahead_ = 0;  ///< from a row to the same of the block after, in bytes
 };
+
+/// Part by part of a tile, each at most blocking.rows x blocking.tokens.
+template <class Tiles, Blocking blocking>
+void multiply_passes(Product const& p, std::span<Pass const> passes, Range rows, Range tokens) {
+  for (std::int32_t t = tokens.begin; t < tokens.end; t += blocking.tokens) {
+    Range const some_tokens{t, std::min(tokens.end, t + blocking.tokens)};
+    for (std::int32_t r = rows.begin; r < rows.end; r += blocking.rows) {
+      PanelProduct<Tiles, blocking>(p, passes, {r, std::min(rows.end, r + blocking.rows)}, some_tokens).run();
+    }
+  }
+}
 
 /// x in panels, of all tokens of the product; x_rows null. rows and tokens begin at multiples of 16.
 template <class F, class Tiles, Blocking blocking = Blocking{}>
 void panel_tile(Product const& p, Range rows, Range tokens) {
-  for (std::int32_t t = tokens.begin; t < tokens.end; t += blocking.tokens) {
-    Range const some_tokens{t, std::min(tokens.end, t + blocking.tokens)};
-    for (std::int32_t r = rows.begin; r < rows.end; r += blocking.rows) {
-      PanelProduct<Tiles, blocking>(p, &unpack<F>, {r, std::min(rows.end, r + blocking.rows)}, some_tokens).run();
-    }
-  }
+  constexpr Pass passes[] = {{&unpack<F>, 0}};
+  multiply_passes<Tiles, blocking>(p, passes, rows, tokens);
+}
+
+/// The same for x in panels of two parts; so are weights, exactly, whose second parts do not meet those of x: 2^-16 of a product at most.
+template <class F, class Tiles, Blocking blocking = Blocking{}>
+void two_panels_tile(Product const& p, Range rows, Range tokens) {
+  std::uint64_t const second = act_second_offset(DType::act_bf16_two, std::uint64_t(p.n_tokens), std::uint64_t(p.dim)) / 2;
+  Pass const passes[] = {{&unpack<F, true>, 0}, {&unpack<F>, second}, {&unpack<F>, 0}};
+  multiply_passes<Tiles, blocking>(p, passes, rows, tokens);
 }
 
 }  // namespace tiered::cpu::amx

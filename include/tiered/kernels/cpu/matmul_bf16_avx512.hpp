@@ -28,6 +28,7 @@ namespace tiered::cpu::avx512 {
 
 /// Elements that are summed by themselves. The longer, the less lanes are joined; of these, a panel takes 64 KiB, and so do sixteen rows.
 inline constexpr std::int32_t bf16_piece = 2048;
+static_assert(bf16_piece % panel_stretch == 0);
 
 /// Up to here rows are read as they lie.
 inline constexpr std::int32_t bf16_few_tokens = panel_rows;
@@ -125,10 +126,16 @@ class Bf16Rows {
     std::int32_t const width = std::min(panel_rows, p_.n_tokens - tokens_.begin);
     auto const* from = static_cast<std::uint16_t const*>(p_.x) + panel_index(p_.n_tokens, p_.dim, tokens_.begin, k_);
     x_[0] = from;
-    if (width == 1) return;
+    if (p_.n_tokens == 1) return;
     std::int32_t const stride = (n_elems_ + 31) / 32 * 32 + 32;  // of a power of two, tokens would meet in the same lines of the cache
     for (std::int32_t t = 0; t < tokens_.size(); ++t) x_[t] = tokens_of_panel_ + t * stride;
     for (std::int32_t k = 0; k < n_elems_; k += 32) {
+      if (k % panel_stretch == 0) from = static_cast<std::uint16_t const*>(p_.x) + panel_index(p_.n_tokens, p_.dim, tokens_.begin, k_ + k);
+      if (width == 1) {
+        _mm512_store_si512(tokens_of_panel_ + k, _mm512_loadu_si512(from));
+        from += 32;
+        continue;
+      }
       __m512i v[16];
 #pragma GCC unroll 16
       for (int pair = 0; pair < 16; ++pair, from += 2 * width) v[pair] = _mm512_maskz_loadu_epi32(first_lanes(width), from);
@@ -283,20 +290,23 @@ class Bf16Panels {
 
   /// Adds a block times a panel.
   [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")]] void add_piece(Block b, std::int32_t panel) {
-    std::int32_t const token = tokens_.begin + panel * panel_rows, n_steps = (n_elems(b) + 31) / 32;
+    std::int32_t const token = tokens_.begin + panel * panel_rows;
     std::int64_t const width = std::min(panel_rows, p_.n_tokens - token);
-    __mmask16 const present = first_lanes(width);
-    auto const* const x = static_cast<std::uint16_t const*>(p_.x) + panel_index(p_.n_tokens, p_.dim, token, b.k);
     float* const total = sums_of(b.row, panel);
-    auto const panel_bytes = std::int64_t(panel_dim(std::uint64_t(p_.dim))) * panel_rows * 2;
     alignas(64) float waiting[4][n_sums];  // what lanes are joined with later
     int n_waiting = 0;
     for (int turn = 0; turn < 16; ++turn) {
       fetch_some(turn);
       int const lane = lane_of(turn);
-      std::int64_t const to_next = (lane_of(turn + 1) - lane) * width * 4 + (turn < 15 ? 0 : panel_bytes);
+      Lane pairs{{}, 0, width};
+      for (std::int32_t k = b.k; k < b.k + n_elems(b); k += panel_stretch) {
+        std::int32_t const elems = panel_stretch_elems(p_.dim, k);
+        auto const* const x = static_cast<std::uint16_t const*>(p_.x) + panel_index(p_.n_tokens, p_.dim, token, k);
+        std::int64_t const to_next = (lane_of(turn + 1) - lane) * width * 4 + (turn < 15 ? 0 : std::int64_t{elems} * panel_rows * 2);
+        pairs.parts[pairs.n_parts++] = {x + lane * width * 2, to_next, elems / 32};
+      }
       __m512 sums[16];
-      lane_sums(packed_ + lane * lane_bytes, x + lane * width * 2, width, present, n_steps, to_next, sums);
+      lane_sums(packed_ + lane * lane_bytes, pairs, sums);
       for (int joined = turn; joined % 2 == 1; joined /= 2) add_to(waiting[--n_waiting], sums);
       if (turn == 15) add_to(total, sums);
       float* const to = turn < 15 ? waiting[n_waiting++] : total;
@@ -306,20 +316,35 @@ class Bf16Panels {
     next_ += std::uintptr_t(fetched_bytes_);
   }
 
-  /// sums[r]: one lane of row r, for the tokens of a panel. w: the lane's pairs of sixteen rows, step by step; x: the panel's first pairs;
-  /// the lane that comes next, so many bytes from this, is fetched: the core does not foresee it, and finds it in the third level.
+  /// One lane of a panel's elements of a piece: of each stretch the first pairs, bytes to what is read of it next, and steps.
+  struct Lane {
+    struct Part {
+      std::uint16_t const* x;
+      std::int64_t to_next;
+      std::int32_t n_steps;
+    };
+    Part parts[bf16_piece / panel_stretch];
+    std::int32_t n_parts = 0;
+    std::int64_t width = 0;  ///< tokens
+  };
+
+  /// sums[r]: one lane of row r, for the tokens of a panel. w: the lane's pairs of sixteen rows, step by step. The lane that comes next
+  /// is fetched: the core does not foresee it, and finds it in the third level.
   [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c"), gnu::always_inline]] static inline void lane_sums(
-      std::byte const* w, std::uint16_t const* x, std::int64_t width, __mmask16 present, std::int32_t n_steps, std::int64_t to_next,
-      __m512 (&sums)[16]) {
+      std::byte const* w, Lane const& lane, __m512 (&sums)[16]) {
+    __mmask16 const present = first_lanes(lane.width);
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) sums[r] = _mm512_setzero_ps();
-    for (std::int32_t i = 0; i < n_steps; ++i, w += 64, x += 32 * width) {
-      __m512i const tokens = _mm512_maskz_loadu_epi32(present, x);
-      _mm_prefetch(reinterpret_cast<char const*>(std::uintptr_t(x) + std::uintptr_t(to_next)), _MM_HINT_T1);
+    for (std::int32_t part = 0; part < lane.n_parts; ++part) {
+      auto [x, to_next, n_steps] = lane.parts[part];
+      for (std::int32_t i = 0; i < n_steps; ++i, w += 64, x += 32 * lane.width) {
+        __m512i const tokens = _mm512_maskz_loadu_epi32(present, x);
+        _mm_prefetch(reinterpret_cast<char const*>(std::uintptr_t(x) + std::uintptr_t(to_next)), _MM_HINT_T1);
 #pragma GCC unroll 16
-      for (int r = 0; r < 16; ++r) {
-        __m512i const row = _mm512_set1_epi32(reinterpret_cast<std::int32_t const*>(w)[r]);
-        sums[r] = _mm512_dpbf16_ps(sums[r], reinterpret_cast<__m512bh>(tokens), reinterpret_cast<__m512bh>(row));
+        for (int r = 0; r < 16; ++r) {
+          __m512i const row = _mm512_set1_epi32(reinterpret_cast<std::int32_t const*>(w)[r]);
+          sums[r] = _mm512_dpbf16_ps(sums[r], reinterpret_cast<__m512bh>(tokens), reinterpret_cast<__m512bh>(row));
+        }
       }
     }
   }

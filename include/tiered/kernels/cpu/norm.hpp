@@ -1,4 +1,4 @@
-/// Root mean square normalisation of rows.
+/// Normalisation of rows.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,13 @@ template <class Leaf>
 void rms_norm(RmsNormArgs const& a, Team& team) {
   team.parallel_for(a.n_rows, row_grain(team, a.n_rows, a.dim), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) Leaf::rms_norm(a.x + i * a.dim, a.weight, a.eps, a.dim, a.y + i * a.dim);
+  });
+}
+
+template <class Leaf>
+void layer_norm(LayerNormArgs const& a, Team& team) {
+  team.parallel_for(a.n_rows, row_grain(team, a.n_rows, a.dim), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) Leaf::layer_norm(a.x + i * a.dim, a.weight, a.bias, a.eps, a.dim, a.y + i * a.dim);
   });
 }
 

@@ -11,6 +11,7 @@
 #include "tiered/kernels/args.hpp"
 #include "tiered/kernels/cpu/norm.hpp"
 #include "tiered/kernels/cpu/team.hpp"
+#include "tiered/kernels/cpu/unpack_amx.hpp"
 #include "tiered/kernels/format/activation.hpp"
 
 namespace tiered::cpu::amx {
@@ -45,13 +46,14 @@ namespace tiered::cpu::amx {
 
 constexpr __mmask16 first_lanes(std::int32_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : __mmask16((1u << n) - 1); }
 
-/// 32 elements of a row from k on, zeros from `dim` on.
+/// 32 elements of a row from k on, zeros from `dim` on; or what rounding takes of them.
+template <bool rest>
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c"), gnu::always_inline]] inline __m512i bf16_pairs(float const* row,
                                                                                                                         std::int32_t k,
                                                                                                                         std::int32_t dim) {
   __m512 const low = _mm512_maskz_loadu_ps(first_lanes(dim - k), row + k);
   __m512 const high = _mm512_maskz_loadu_ps(first_lanes(dim - k - 16), row + k + 16);
-  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  return to_bf16<rest>(low, high);
 }
 
 /// Rows that are packed together: x[index[i]], or x[i] where there is no index.
@@ -63,7 +65,8 @@ struct PanelRows {
   float const* row(std::int32_t i) const { return x + std::int64_t(index != nullptr ? index[i] : i) * dim; }
 };
 
-/// Elements k of one panel, whose first row is `first`; k.begin is a multiple of 32. y: the panels of all rows.
+/// Elements k of one panel, whose first row is `first`; k.begin is a multiple of 32. y: the panels of all rows, or of the rest of them.
+template <bool rest = false>
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")]] inline void pack_panel(PanelRows const& rows, std::int32_t first,
                                                                                                  Range k, std::uint16_t* y) {
   std::int32_t const n = std::min(panel_rows, rows.n - first);
@@ -72,13 +75,13 @@ struct PanelRows {
   for (std::int32_t at = k.begin; at < k.end; at += 32) {
     std::uint16_t* const out = y + panel_index(rows.n, rows.dim, first, at);
     __m512i v[panel_rows];
-    v[0] = bf16_pairs(row[0], at, rows.dim);
+    v[0] = bf16_pairs<rest>(row[0], at, rows.dim);
     if (n == 1) {
       _mm512_storeu_si512(out, v[0]);
       continue;
     }
 #pragma GCC unroll 16
-    for (int i = 1; i < panel_rows; ++i) v[i] = i < n ? bf16_pairs(row[i], at, rows.dim) : _mm512_setzero_si512();
+    for (int i = 1; i < panel_rows; ++i) v[i] = i < n ? bf16_pairs<rest>(row[i], at, rows.dim) : _mm512_setzero_si512();
     transpose(v);
 #pragma GCC unroll 16
     for (int i = 0; i < panel_rows; ++i) _mm512_mask_storeu_epi32(out + i * 2 * n, first_lanes(n), v[i]);
@@ -93,15 +96,20 @@ inline void pack_panels(PanelRows const& rows, Range k, std::uint16_t* y) {
   for (std::int32_t first = 0; first < rows.n; first += panel_rows) pack_panel(rows, first, k, y);
 }
 
-/// QuantizeArgs to act_bf16. Neither few rows nor many short ones keep threads from sharing the work.
-inline void quantize(QuantizeArgs const& a, Team& team) {
+/// QuantizeArgs to act_bf16, or act_bf16_two. Neither few rows nor many short ones keep threads from sharing the work.
+template <bool two = false>
+void quantize(QuantizeArgs const& a, Team& team) {
   std::int64_t const n_panels = (a.n_rows + panel_rows - 1) / panel_rows, parts = (a.dim + pack_elems - 1) / pack_elems;
   std::int64_t const part_elems = std::int64_t(std::min(a.dim, pack_elems)) * std::min(a.n_rows, panel_rows);
   PanelRows const rows{a.x, nullptr, a.n_rows, a.dim};
+  auto* const y = static_cast<std::uint16_t*>(a.y);
+  std::uint64_t const second = act_second_offset(DType::act_bf16_two, std::uint64_t(a.n_rows), std::uint64_t(a.dim)) / 2;
   team.parallel_for(n_panels * parts, row_grain(team, n_panels * parts, part_elems), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      std::int32_t const k = std::int32_t(i % parts) * pack_elems;
-      pack_panel(rows, std::int32_t(i / parts) * panel_rows, {k, std::min(a.dim, k + pack_elems)}, static_cast<std::uint16_t*>(a.y));
+      std::int32_t const first = std::int32_t(i / parts) * panel_rows, at = std::int32_t(i % parts) * pack_elems;
+      Range const k{at, std::min(a.dim, at + pack_elems)};
+      pack_panel(rows, first, k, y);
+      if constexpr (two) pack_panel<true>(rows, first, k, y + second);
     }
   });
 }

@@ -63,6 +63,11 @@ class Team {
   static constexpr std::size_t max_read_parts = 24;
   void read_ahead(std::span<std::span<std::byte const> const> parts);
 
+  /// From now on members that have nothing to do, within a loop's end and between loops, read these parts, a member's share of each into
+  /// its own caches: what loops to come will read. At most 1 MiB each; another list takes the place of what is left. Of no parts: nobody
+  /// reads any more when this returns; else the memory must be there. A hint, with the exceptions of read_ahead(). At most max_read_parts.
+  void read_when_idle(std::span<std::span<std::byte const> const> parts);
+
   /// A grain that gives every member a few ranges, of at least `smallest` elements.
   std::int64_t grain(std::int64_t n, std::int64_t smallest = 1) const {
     std::int64_t const parts = n_threads_ == 1 ? 1 : std::int64_t{n_threads_} * 4;

@@ -1,4 +1,4 @@
-/// Causal attention over paged keys and values: which kernel takes what. [device-visible]
+/// Attention over paged keys and values: which kernel takes what. [device-visible]
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ int attention_many(AttentionArgs const& a, CudaQueue const& queue) {
   return launch_kernel(kernel, grid, dim3(ManyShape<head_dim>::n_threads), bytes, queue, a, turn);
 }
 
-/// Calls function(std::integral_constant<int, head_dim>) where there are kernels for that.
+/// Calls function(std::integral_constant<int, head_dim>) where is_tiled_head().
 template <class Function>
 int with_head_dim(std::int32_t head_dim, Function function) {
   switch (head_dim) {
@@ -48,10 +48,17 @@ int with_head_dim(std::int32_t head_dim, Function function) {
   return int(cudaErrorInvalidValue);
 }
 
-/// f32 keys and values are for who wants them exact; tensor cores would round them.
+/// Likewise where is_many_head().
+template <class Function>
+int with_many_head_dim(std::int32_t head_dim, Function function) {
+  return head_dim == 72 ? function(std::integral_constant<int, 72>{}) : with_head_dim(head_dim, function);
+}
+
+/// Whether tensor cores take it. f32 keys and values are for who wants them exact; they would round them.
 template <class KV>
 bool is_tiled(AttentionArgs const& a, CudaQueue const& queue) {
-  return !std::is_same_v<KV, F32> && queue.capability >= 80 && is_tiled_head(a.head_dim) && a.page_tokens % split_tile == 0 &&
+  bool const has_kernel = a.n_tokens <= attention_few_rows ? is_tiled_head(a.head_dim) : is_many_head(a.head_dim);
+  return !std::is_same_v<KV, F32> && queue.capability >= 80 && has_kernel && a.page_tokens % split_tile == 0 &&
          a.n_heads % a.n_kv_heads == 0;
 }
 
@@ -98,7 +105,7 @@ int attention(AttentionArgs const& a, Queue queue) {
   if constexpr (!std::is_same_v<KV, F32>) {
     if (detail::is_tiled<KV>(a, q)) {
       if (a.n_tokens <= attention_few_rows) return detail::attention_few<KV>(a, nullptr, q);
-      return detail::with_head_dim(a.head_dim, [&](auto head_dim) { return detail::attention_many<KV, head_dim()>(a, q); });
+      return detail::with_many_head_dim(a.head_dim, [&](auto head_dim) { return detail::attention_many<KV, head_dim()>(a, q); });
     }
   }
   return detail::attention_any<KV>(a, q);
@@ -111,7 +118,8 @@ int decode_attention(DecodeAttentionArgs const& a, Queue queue) {
   AttentionArgs const& attend = a.attention;
   if (attend.n_tokens == 0) return 0;
   if constexpr (!std::is_same_v<KV, F32>) {
-    bool const everything = attend.positions.begin == 0 && attend.positions.end > attend.max_position && attend.share.border < 0;
+    bool const everything =
+        attend.positions.begin == 0 && attend.positions.end > attend.max_position && attend.share.border < 0 && attend.seen == nullptr;
     bool const apart = attend.n_tokens == 1 || (a.rows_apart && attend.n_tokens <= attention_few_rows);
     if (apart && everything && detail::is_tiled<KV>(attend, native(queue)))
       return detail::attention_few<KV>(attend, &a.input, native(queue));

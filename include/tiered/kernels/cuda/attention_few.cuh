@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(FewShape<head_dim>::n_threads) attention_few_k
   KvRow const row = a.rows[blockIdx.z];
   KvTable const table = a.tables[row.table];
   auto const split = std::int32_t(blockIdx.y);
-  Cut const cut(visible_to(a, row.position), call.n_splits);
+  Cut const cut(visible_to(a, std::int32_t(blockIdx.z), row.position), call.n_splits);
   if (split >= max_of(cut.n_used, 1)) return;
   Range const part = cut.part(split);
   bool const with_own = call.prepare && part.end == row.position + 1;

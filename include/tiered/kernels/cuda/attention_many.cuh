@@ -21,8 +21,8 @@ struct ManyMemory {
   static constexpr int total_bytes = Tile::packed ? raw_values + Tile::raw_bytes : raw_keys;
 };
 
-/// The rows of a block: what each sees, and the stretch of them, of one sequence, that is attended to now. All of it is shared, since
-/// registers are short.
+/// The rows of a block: what each sees, and the stretch of them that is attended to now: of one sequence, and without a position between
+/// what they see that none of them sees, for whose page may not be there. All of it is shared, since registers are short.
 template <class Shape>
 struct ManyRows {
   static constexpr int n_rows = Shape::rows, of_warp = n_rows / Shape::n_warps;
@@ -38,7 +38,7 @@ struct ManyRows {
     int const i = int(threadIdx.x);
     if (i < n_rows) {
       KvRow const row = i < n ? a.rows[first + i] : KvRow{-1, -1};
-      Range const sees = i < n ? visible_to(a, row.position) : Range{0, 0};
+      Range const sees = i < n ? visible_to(a, first + i, row.position) : Range{0, 0};
       table[i] = row.table;
       begin[i] = sees.begin;
       end[i] = sees.end;
@@ -58,7 +58,7 @@ struct ManyRows {
       pages = a.tables[table[first]];
     }
     __syncthreads();
-    if (i > first && i < n && table[i] != table[first]) atomicMin(&stretch_end, i);
+    if (i > first && i < n && (table[i] != table[first] || is_apart(i))) atomicMin(&stretch_end, i);
     __syncthreads();
     Range const stretch{first, stretch_end};
     if (i >= first && i < stretch.end && begin[i] < end[i]) {
@@ -71,6 +71,10 @@ struct ManyRows {
   }
 
  private:
+  /// Whether row i sees something that does not touch what the row before it sees.
+  __device__ __forceinline__ bool is_apart(int i) const {
+    return begin[i] < end[i] && (begin[i - 1] >= end[i - 1] || begin[i] > end[i - 1] || end[i] < begin[i - 1]);
+  }
   __device__ __forceinline__ void limit_warp(Range stretch, int n) {
     int const warp = int(threadIdx.x) / warp_size, lane = int(threadIdx.x) % warp_size, row = warp * of_warp + lane;
     Range part{0x7fffffff, 0}, whole{0, 0x7fffffff};
@@ -127,7 +131,7 @@ struct ManyWarp {
       for (int i = 0; i < positions / 8; ++i) scores[t][i][0] = scores[t][i][1] = scores[t][i][2] = scores[t][i][3] = 0;
     }
 #pragma unroll
-    for (int k = 0; k < head_dim / 16; ++k) {
+    for (int k = 0; k < tile_dim(head_dim) / 16; ++k) {
       std::uint32_t a[row_tiles][4];
 #pragma unroll
       for (int t = 0; t < row_tiles; ++t) load_matrices(a[t], queries + t * 16 * stride * 2 + k * 32);
@@ -187,13 +191,13 @@ struct ManyWarp {
         for (int i = 0; i < 4; ++i) a[t][i] = pack_f16(weights[t][2 * p + i / 2][i % 2 * 2], weights[t][2 * p + i / 2][i % 2 * 2 + 1]);
       }
 #pragma unroll
-      for (int d = 0; d < head_dim / 16; ++d) {
+      for (int d = 0; d < tile_dim(head_dim) / 16; ++d) {
         std::uint32_t b[4];
         load_matrices_transposed(b, values + p * 16 * stride * 2 + d * 32);
 #pragma unroll
         for (int t = 0; t < row_tiles; ++t) {
           multiply_f16(sums[t][2 * d], a[t], b[0], b[1]);
-          multiply_f16(sums[t][2 * d + 1], a[t], b[2], b[3]);
+          if (2 * d + 1 < head_dim / 8) multiply_f16(sums[t][2 * d + 1], a[t], b[2], b[3]);
         }
       }
     }
@@ -337,16 +341,17 @@ struct ManySource {
   }
 };
 
-/// Queries [rows][stride] as binary16, times `factor`; zeros from row n on. q: of the first row, rows q_stride floats apart.
+/// Queries [rows][stride] as binary16, times `factor`; zeros from row n and from element head_dim on. q: of the first row, rows q_stride
+/// floats apart.
 template <int head_dim>
 __device__ __forceinline__ void load_many_queries(unsigned char* to, float const* q, std::int64_t q_stride, int n, float factor) {
   using Shape = ManyShape<head_dim>;
-  constexpr int row_fours = head_dim / 4;
+  constexpr int row_fours = tile_dim(head_dim) / 4;
 #pragma unroll 8
   for (int i = int(threadIdx.x); i < Shape::rows * row_fours; i += Shape::n_threads) {
     int const row = i / row_fours, four = i % row_fours;
     float4 value{0, 0, 0, 0};
-    if (row < n) value = *reinterpret_cast<float4 const*>(q + row * q_stride + four * 4);
+    if (row < n && four < head_dim / 4) value = *reinterpret_cast<float4 const*>(q + row * q_stride + four * 4);
     *reinterpret_cast<uint2*>(to + (row * Shape::stride + four * 4) * 2) =
         uint2{pack_f16(value.x * factor, value.y * factor), pack_f16(value.z * factor, value.w * factor)};
   }

@@ -13,9 +13,9 @@ namespace detail {
 inline constexpr float log2_e = 1.44269504088896340736f, ln_2 = 0.693147180559945309417f;
 inline constexpr int merge_warps = 8;
 
-/// The positions that a row attends to in this call; begin >= end where there are none.
-__device__ __forceinline__ Range visible_to(AttentionArgs const& a, std::int32_t position) {
-  return a.seen_from(position);
+/// The positions that row t, at `position`, attends to in this call; begin >= end where there are none.
+__device__ __forceinline__ Range visible_to(AttentionArgs const& a, std::int32_t t, std::int32_t position) {
+  return a.seen_by(t, position);
 }
 
 /// The cut of `seen` into at most n_splits parts of whole tiles.
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(merge_warps* warp_size) attention_merge_splits
   int const lane = int(threadIdx.x) % warp_size, warp = int(threadIdx.x) / warp_size;
   std::int64_t const query = std::int64_t(blockIdx.y) * a.n_heads + blockIdx.x;
   Parts const parts(a, n_splits);
-  std::int32_t const n = Cut(visible_to(a, a.rows[blockIdx.y].position), n_splits).n_used;
+  std::int32_t const n = Cut(visible_to(a, std::int32_t(blockIdx.y), a.rows[blockIdx.y].position), n_splits).n_used;
   Softmax const total = total_of(parts, query, n);
   if (threadIdx.x == 0 && a.log_sum_exp != nullptr) a.log_sum_exp[query] = total.log_sum_exp();
 

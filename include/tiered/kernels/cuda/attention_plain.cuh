@@ -91,7 +91,7 @@ struct PlainVectors {
 template <class KV, int per_lane>
 __device__ __forceinline__ void attend_alone(AttentionArgs const& a, std::int32_t row, std::int32_t head, int lane) {
   KvRow const at = a.rows[row];
-  Range const seen = visible_to(a, at.position);
+  Range const seen = visible_to(a, row, at.position);
   KvTable const table = a.tables[at.table];
   PlainVectors<KV> const vectors(a, head);
   std::int64_t const query = std::int64_t(row) * a.n_heads + head;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(plain_warps* warp_size) attention_plain_kernel
   KvRow const row = a.rows[blockIdx.x];
   std::int64_t const query = std::int64_t(blockIdx.x) * a.n_heads + blockIdx.y;
   auto const split = std::int32_t(blockIdx.z);
-  Range const part = Cut(visible_to(a, row.position), n_splits).part(split);
+  Range const part = Cut(visible_to(a, std::int32_t(blockIdx.x), row.position), n_splits).part(split);
   if (part.begin >= part.end && n_splits > 1) return;
 
   KvTable const table = a.tables[row.table];

@@ -19,23 +19,6 @@ __device__ __forceinline__ float power_of_2(float x) {
   return y;
 }
 
-/// The two halves of a register.
-__device__ __forceinline__ float low_f16(std::uint32_t pair) {
-  float value;
-  asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a;}" : "=f"(value) : "r"(pair));
-  return value;
-}
-__device__ __forceinline__ float high_f16(std::uint32_t pair) {
-  float value;
-  asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, b;}" : "=f"(value) : "r"(pair));
-  return value;
-}
-
-/// What rounding to binary16 took from two floats, itself rounded.
-__device__ __forceinline__ std::uint32_t rest_f16(float first, float second, std::uint32_t rounded) {
-  return pack_f16(first - low_f16(rounded), second - high_f16(rounded));
-}
-
 /// Four signed bytes to binary16, each times the factor of which `scale` holds two: rounded once.
 __device__ __forceinline__ uint2 scaled_bytes(std::uint32_t bytes, std::uint32_t scale) {
   std::uint32_t const shifted = bytes ^ 0x80808080u;  // + 128; behind 0x64 it is the binary16 of 1024 + that
@@ -46,7 +29,8 @@ __device__ __forceinline__ uint2 scaled_bytes(std::uint32_t bytes, std::uint32_t
   return pairs;
 }
 
-/// n_rows positions of one head, which lie one after another in a page, as rows of head_dim + 8 halves; moved by n_threads threads.
+/// n_rows positions of one head, which lie one after another in a page, as rows of tile_dim(head_dim) + 8 halves, zeros from head_dim on;
+/// moved by n_threads threads.
 ///
 /// `over_link`: some of it comes from the host's memory, where small requests cost as much as large ones. So everything is copied as it
 /// lies, a line of 128 bytes to a line of shared memory, and padded there. Measured on a PCIe 5 link of 55 GB/s, 16384 positions: binary16
@@ -54,14 +38,15 @@ __device__ __forceinline__ uint2 scaled_bytes(std::uint32_t bytes, std::uint32_t
 template <class KV, int head_dim, int n_rows, int n_threads, bool over_link = false>
 struct Tile {
   static constexpr bool packed = over_link || std::is_same_v<KV, Q8_0>;  ///< goes through shared memory as it lies in the cache
-  static constexpr int stride = head_dim + 8, row_chunks = head_dim / 8;
+  static constexpr int stride = tile_dim(head_dim) + 8, row_chunks = tile_dim(head_dim) / 8;
+  static constexpr bool padded = tile_dim(head_dim) != head_dim;
   static constexpr int row_bytes = int(kv_row_bytes(KV::dtype, head_dim));
   static constexpr int tile_bytes = n_rows * stride * 2, raw_bytes = n_rows * row_bytes;
   static constexpr int n_chunks = n_rows * row_chunks / n_threads;  ///< of 16 bytes, for each thread
   static constexpr int line = 128;
   static constexpr bool shifts = over_link && raw_bytes % line != 0;  ///< not every tile begins at a line
   static constexpr int copied_bytes = !packed ? tile_bytes : !shifts ? raw_bytes : (raw_bytes + line - 16 + line - 1) / line * line;
-  static_assert(raw_bytes % 16 == 0 && n_rows * row_chunks % n_threads == 0);
+  static_assert(raw_bytes % 16 == 0 && n_rows * row_chunks % n_threads == 0 && head_dim % 8 == 0);
 
   /// How far behind a line what begins `offset` bytes into a page does, there and in shared memory.
   __device__ __forceinline__ static int shift_of(std::int64_t offset) { return shifts ? int(offset % line) : 0; }
@@ -70,6 +55,10 @@ struct Tile {
   struct Place {
     int row, column;
     __device__ __forceinline__ std::uint32_t offset() const { return std::uint32_t(row * stride + column * 8) * 2; }
+    /// Whether something belongs there, of which rows [rows) are.
+    __device__ __forceinline__ bool is_in(Range rows) const {
+      return row >= rows.begin && row < rows.end && (!padded || column < head_dim / 8);
+    }
   };
   /// Chunk k of a thread. Places that differ by a constant are computed so: registers are short.
   __device__ __forceinline__ static Place place(int thread, int k) {
@@ -90,11 +79,11 @@ struct Tile {
         if (!shifts || i >= begin) copy_16(to + std::uint32_t(shift + i * 16), from + i * 16);
       }
     } else {
-      from += thread * 16;
+      if constexpr (!padded) from += thread * 16;
 #pragma unroll
       for (int k = 0; k < n_chunks; ++k) {
         Place const at = place(thread, k);
-        copy_16(to + at.offset(), from + k * (n_threads * 16), at.row >= rows.begin && at.row < rows.end ? 16 : 0);
+        copy_16(to + at.offset(), from + (padded ? at.row * row_bytes + at.column * 16 : k * (n_threads * 16)), at.is_in(rows) ? 16 : 0);
       }
     }
   }
@@ -107,8 +96,8 @@ struct Tile {
       Place const at = place(thread, k);
       uint4 values{0, 0, 0, 0};
       if constexpr (!std::is_same_v<KV, Q8_0>) {
-        if (at.row >= rows.begin && at.row < rows.end) values = *reinterpret_cast<uint4 const*>(raw + at.row * row_bytes + at.column * 16);
-      } else if (at.row >= rows.begin && at.row < rows.end) {
+        if (at.is_in(rows)) values = *reinterpret_cast<uint4 const*>(raw + at.row * row_bytes + at.column * 16);
+      } else if (at.is_in(rows)) {
         auto const* const block = reinterpret_cast<std::uint16_t const*>(raw + at.row * row_bytes + at.column / 4 * Q8_0::block_bytes);
         std::uint32_t const scale = block[0] * 0x10001u;
         std::uint16_t const* const q = block + 1 + at.column % 4 * 4;

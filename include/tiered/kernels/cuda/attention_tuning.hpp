@@ -22,13 +22,16 @@ inline constexpr int few_attention_static_bytes = 7 << 10;
 /// Queries and weights of few rows are each two halves, a value and its rounding error: twice the products, which wait for memory anyway.
 inline constexpr bool few_exact = true;
 
-/// Shapes of the kernels for `head_dim`, which is a multiple of 16. A row of a tile in shared memory has 8 halves more than it needs:
-/// an odd number of 16 bytes, so that eight rows lie in different banks.
+/// Elements of a head in a tile: whole steps of 16, the last ones zeros.
+TIERED_HD constexpr int tile_dim(int head_dim) { return (head_dim + 15) / 16 * 16; }
+
+/// Shapes of the kernels for `head_dim`, a multiple of 8. A row of a tile in shared memory has 8 halves more than it needs: an odd number
+/// of 16 bytes, so that eight rows lie in different banks.
 template <int head_dim>
 struct FewShape {
   static constexpr int n_warps = head_dim <= 128 ? 4 : 2, n_threads = n_warps * 32;
   static constexpr int positions = 16;  ///< of a step of one warp
-  static constexpr int stride = head_dim + 8;
+  static constexpr int stride = tile_dim(head_dim) + 8;
 };
 template <int head_dim>
 struct ManyShape {
@@ -36,13 +39,15 @@ struct ManyShape {
   static constexpr int row_tiles = head_dim <= 128 ? 2 : 1;  ///< of 16 rows, for each warp
   static constexpr int rows = n_warps * row_tiles * 16;
   static constexpr int positions = head_dim <= 128 ? 64 : 32;  ///< of a tile
-  static constexpr int stride = head_dim + 8;
+  static constexpr int stride = tile_dim(head_dim) + 8;
 };
 
 /// Head sizes with kernels on tensor cores.
 constexpr bool is_tiled_head(std::int32_t head_dim) {
   return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256;
 }
+/// Those, and what only the kernel for many rows takes: image encoders have heads of 72.
+constexpr bool is_many_head(std::int32_t head_dim) { return is_tiled_head(head_dim) || head_dim == 72; }
 /// The largest head of the kernels without tensor cores.
 inline constexpr std::int32_t largest_head = 576;
 

@@ -5,13 +5,27 @@
 
 #include "tiered/kernels/args.hpp"
 #include "tiered/kernels/cuda/launch.cuh"
+#include "tiered/kernels/gelu.hpp"
 
 namespace tiered::cuda {
 
-/// Both are x / (1 + e^-z): z = x, or 2 sqrt(2 / pi) (x + 0.044715 x^3), twice the argument of the tanh. Nothing is left for the compiler
-/// to contract, so that an element has the same bits wherever this is inlined.
+/// x times half of erfc(-x / sqrt 2), see gelu_term().
+__device__ __forceinline__ float gelu(float x) {
+  float const s = __fdiv_rn(1.0f, __fmaf_rn(fabsf(x), gelu_slope, 1.0f));
+  float sum = gelu_term(n_gelu_terms - 1);
+#pragma unroll
+  for (int i = n_gelu_terms - 2; i >= 0; --i) sum = __fmaf_rn(sum, s, gelu_term(i));
+  float const tail = __fmul_rn(sum, expf(__fmul_rn(__fmul_rn(x, x), -0.5f)));
+  return __fmul_rn(x, x < 0 ? tail : __fsub_rn(1.0f, tail));
+}
+
+/// But for gelu_erf, x / (1 + e^-z): z = x, 1.702 x, or 2 sqrt(2 / pi) (x + 0.044715 x^3), twice the argument of the tanh. Nothing is left
+/// for the compiler to contract, so that an element has the same bits wherever this is inlined.
 __device__ __forceinline__ float activate(Activation activation, float x) {
-  float const z = activation == Activation::silu ? x : x * __fmaf_rn(0.0713548163f, x * x, 1.5957691216f);
+  if (activation == Activation::gelu_erf) return gelu(x);
+  float z = x;
+  if (activation == Activation::quick_gelu) z = __fmul_rn(1.702f, x);
+  if (activation == Activation::gelu_tanh) z = x * __fmaf_rn(0.0713548163f, x * x, 1.5957691216f);
   return __fdiv_rn(x, 1.0f + expf(-z));
 }
 
@@ -55,6 +69,18 @@ __global__ void __launch_bounds__(element_threads) gated_kernel(V const* gate, V
   for (std::int64_t i = first_element(); i < n; i += element_step()) out[i] = gated_value(activation, gate[i], up[i]);
 }
 
+__device__ __forceinline__ float activated(Activation activation, float x) { return activate(activation, x); }
+__device__ __forceinline__ float4 activated(Activation activation, float4 x) {
+  return make_float4(activate(activation, x.x), activate(activation, x.y), activate(activation, x.z), activate(activation, x.w));
+}
+
+template <class V>
+__global__ void __launch_bounds__(element_threads) activate_kernel(V* x, std::int64_t n, Activation activation) {
+  wait_for_previous();
+  let_next_start();
+  for (std::int64_t i = first_element(); i < n; i += element_step()) x[i] = activated(activation, x[i]);
+}
+
 template <class V>
 __global__ void __launch_bounds__(element_threads) add_kernel(V const* x, V* y, std::int64_t n) {
   wait_for_previous();
@@ -68,6 +94,22 @@ __global__ void __launch_bounds__(element_threads)
   wait_for_previous();
   let_next_start();
   for (std::int64_t i = first_element(); i < n_rows * dim; i += element_step()) y[i] = x[index[i / dim] * std::int64_t(dim) + i % dim];
+}
+
+/// Of rows of `dim` elements: those of the table and of y.
+template <class V>
+__global__ void __launch_bounds__(element_threads)
+    add_taps_kernel(V const* table, std::int32_t const* index, float const* share, V* y, std::int64_t n_rows, int dim) {
+  wait_for_previous();
+  let_next_start();
+  for (std::int64_t i = first_element(); i < n_rows * dim; i += element_step()) {
+    std::int64_t const row = i / dim, k = i % dim;
+    V sum = y[i];
+#pragma unroll
+    for (std::int64_t j = row * AddTapsArgs::n_taps; j < (row + 1) * AddTapsArgs::n_taps; ++j)
+      sum = multiply_add(share[j], table[index[j] * std::int64_t(dim) + k], sum);
+    y[i] = sum;
+  }
 }
 
 struct CombineShape {
@@ -124,6 +166,30 @@ inline int add(AddArgs const& a, Queue queue) {
                          reinterpret_cast<float4 const*>(a.x), reinterpret_cast<float4*>(a.y), a.n / 4);
   }
   return launch_kernel(detail::add_kernel<float>, detail::element_blocks(a.n, q), detail::element_threads, 0, q, a.x, a.y, a.n);
+}
+
+inline int activate(ActivateArgs const& a, Queue queue) {
+  if (a.n == 0) return 0;
+  CudaQueue const& q = native(queue);
+  if (detail::all_in_fours(a.n, a.x)) {
+    return launch_kernel(detail::activate_kernel<float4>, detail::element_blocks(a.n / 4, q), detail::element_threads, 0, q,
+                         reinterpret_cast<float4*>(a.x), a.n / 4, a.activation);
+  }
+  return launch_kernel(detail::activate_kernel<float>, detail::element_blocks(a.n, q), detail::element_threads, 0, q, a.x, a.n,
+                       a.activation);
+}
+
+inline int add_taps(AddTapsArgs const& a, Queue queue) {
+  if (a.n_rows == 0 || a.dim == 0) return 0;
+  CudaQueue const& q = native(queue);
+  std::int64_t const n = std::int64_t(a.n_rows) * a.dim;
+  if (detail::all_in_fours(a.dim, a.table, a.y)) {
+    return launch_kernel(detail::add_taps_kernel<float4>, detail::element_blocks(n / 4, q), detail::element_threads, 0, q,
+                         reinterpret_cast<float4 const*>(a.table), a.index, a.share, reinterpret_cast<float4*>(a.y), std::int64_t(a.n_rows),
+                         a.dim / 4);
+  }
+  return launch_kernel(detail::add_taps_kernel<float>, detail::element_blocks(n, q), detail::element_threads, 0, q, a.table, a.index,
+                       a.share, a.y, std::int64_t(a.n_rows), a.dim);
 }
 
 inline int gather(GatherArgs const& a, Queue queue) {

@@ -45,16 +45,32 @@ inline constexpr bool one_row_takes_four = F::block_bytes * 16 < F::block_elems 
 /// A warp's weights come in two stages, one behind the other, where so many warps have room for both, and so many times as much is to come:
 /// then what is under way counts. Else it is better that the next kernel's blocks find room beside this one's.
 inline constexpr int one_row_least_warps_of_two = 14, one_row_least_rounds_of_two = 3;
+/// Slices of rows (one_row_slices.cuh), of floats always: stages of a warp's ring, and warps of a block at most. From so many rows of
+/// weights to a multiprocessor on, a warp takes two at a time, so that activations are read half as often: 16 bytes of binary16 meet 32 of
+/// them. Q3_K comes so where a warp takes four rows: unpacking it is what takes long, for which a lane wants registers, and rows of 11520
+/// elements and more leave room for few warps with four whole ones.
+template <class F>
+inline constexpr bool one_row_fours_in_slices = F::dtype == DType::q3_k;
+template <class F>
+inline constexpr int one_row_slice_stages = one_row_fours_in_slices<F> ? 3 : 4;
+template <class F>
+inline constexpr int one_row_slice_warps = one_row_fours_in_slices<F> ? 20 : one_row_warps;
+inline constexpr int one_row_slices_from_two = 2 * one_row_least_warps;
 /// Formats that are unpacked by masks and shifts alone.
 template <class F>
 inline constexpr bool one_row_is_lean =
     F::dtype == DType::q4_0 || F::dtype == DType::q4_1 || F::dtype == DType::q5_0 || F::dtype == DType::q5_1 || F::dtype == DType::q8_0;
-/// Registers of a thread that takes n_rows rows of weights at a time; of the experts' kernels. Few where no format but Q3_K spills: then
+/// Registers of a thread that takes n_rows rows of weights at a time; of the experts' kernels. Few where next to nothing spills: then
 /// blocks of the next kernel find room beside this one's (of an expert's down beside gate and up: 24 warps and 16). A layer of a mixture of
 /// 128 experts of 768 x 2048 in Q4_0, in a graph on an H200: 33.3 us; with 48 registers in all products 34.1, with 64 35.9.
 template <class F>
 TIERED_HD constexpr int one_row_registers(int n_rows) {
   return one_row_is_lean<F> && n_rows == 2 ? 40 : one_row_is_lean<F> || n_rows > 2 ? 80 : 64;
+}
+/// In slices, a lane has the pointers of rows to come as well; one row at a time is for small matrices.
+template <class F>
+TIERED_HD constexpr int one_row_slices_registers(int n_rows) {
+  return one_row_fours_in_slices<F> ? 96 : n_rows == 1 ? 72 : 64;
 }
 template <class F>
 inline constexpr int one_row_gate_up_registers = one_row_is_lean<F> ? 56 : 80;

@@ -78,7 +78,10 @@ struct GroupedMatmulArgs {
 /// Entries as in KernelTable: enqueue, return 0 or a cudaError_t. Made by instantiate_format.cuh.
 struct FormatKernels {
   Kernel<EmbedArgs> embed = nullptr;
-  Kernel<MatmulArgs> matmul = nullptr;  ///< any number of tokens; x in `activation`
+  Kernel<MatmulArgs> matmul = nullptr;           ///< any number of tokens; x in `activation`
+  Kernel<MatmulArgs> matmul_add = nullptr;       ///< likewise
+  Kernel<MatmulArgs> fine_matmul = nullptr;      ///< likewise, x in act_f16_two; null: not for this format
+  Kernel<MatmulArgs> fine_matmul_add = nullptr;  ///< likewise
   DType activation{};
   /// parts[begin, end) of the args, all of this format.
   int (*fused_matmul)(FusedMatmulArgs const&, Range parts, Queue) = nullptr;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "tiered/kernels/args.hpp"
+#include "tiered/kernels/convert_args.hpp"
 #include "tiered/kernels/cuda/convert.cuh"
 #include "tiered/kernels/cuda/elementwise.cuh"
 #include "tiered/kernels/cuda/format_kernels.hpp"
@@ -29,9 +30,9 @@ inline constexpr int gated_blocks_per_multiprocessor = 16;
 /// Eight elements of a row from k on; zeros past its end.
 __device__ __forceinline__ void load_gated_8(GatedRowsArgs const& a, std::int64_t row, int k, bool aligned, float (&v)[8]) {
   float up[8];
-  load_8(a.gate + row * a.dim, k, a.dim, aligned, 1.0f, v);
-  load_8(a.up + row * a.dim, k, a.dim, aligned, 1.0f, up);
-  for (int i = 0; i < 8; ++i) v[i] = gated_value(a.activation, v[i], up[i]);
+  load_8(a.gate + row * a.dim, k, a.dim, aligned, v);
+  load_8(a.up + row * a.dim, k, a.dim, aligned, up);
+  for (int i = 0; i < 8; ++i) v[i] = k + i < a.dim ? gated_value(a.activation, v[i], up[i]) : 0.0f;
 }
 
 /// Blocks take one row after another. factors: [n_rows], binary16 only.
@@ -41,31 +42,20 @@ __global__ void __launch_bounds__(convert_threads) gated_rows_kernel(GatedRowsAr
   let_next_start();
   int const row_elems = int(act_row_elems(std::uint64_t(a.dim)));
   bool const aligned = a.dim % 4 == 0 && ((std::uintptr_t(a.gate) | std::uintptr_t(a.up)) & 15u) == 0;
-  bool const once = !bf16 && row_elems <= convert_threads * 8;  // then what was looked at for the factor is still in registers
   int const n_rows = a.piece.begins != nullptr ? a.piece.end() - a.piece.begin() : a.n_rows;
 #pragma unroll 1
   for (int row = int(blockIdx.x); row < n_rows; row += int(gridDim.x)) {
-    float inverse = 1;
-    float v[8];
-    if constexpr (!bf16) {
-      if (row != int(blockIdx.x)) __syncthreads();  // before block_largest() is used again
-      std::uint32_t largest = 0;
+    if (row != int(blockIdx.x)) __syncthreads();  // before block_largest() is used again
+    auto const each = [&](auto const& visit) {
+#pragma unroll 2
       for (int k = int(threadIdx.x) * 8; k < row_elems; k += convert_threads * 8) {
+        float v[8];
         load_gated_8(a, row, k, aligned, v);
-        for (int i = 0; i < 8; ++i) largest = max_of(largest, tiered::detail::float_to_bits(v[i]) & 0x7fffffffu);
+        visit(k, v);
       }
-      float const factor = act_row_factor(block_largest(largest));
-      inverse = 1.0f / factor;  // powers of two
-      if (threadIdx.x == 0) factors[row] = factor;
-    }
-    auto* const y = static_cast<std::uint16_t*>(a.y) + std::int64_t(row) * row_elems;
-    for (int k = int(threadIdx.x) * 8; k < row_elems; k += convert_threads * 8) {
-      if (!once) load_gated_8(a, row, k, aligned, v);
-      for (int i = 0; i < 8; ++i) v[i] = k + i < a.dim ? v[i] * inverse : 0.0f;  // zeros even where the factor is not a number
-      std::uint32_t pairs[4];
-      for (int i = 0; i < 4; ++i) pairs[i] = bf16 ? pack_bf16(v[i * 2], v[i * 2 + 1]) : pack_f16(v[i * 2], v[i * 2 + 1]);
-      *reinterpret_cast<uint4*>(y + k) = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
-    }
+    };
+    write_half_row<bf16>(static_cast<std::uint16_t*>(a.y) + std::int64_t(row) * row_elems, factors + row, a.dim, threadIdx.x == 0, each,
+                         [](std::uint32_t v) { return block_largest(v); });
   }
 }
 
@@ -81,6 +71,12 @@ inline int gated_rows(GatedRowsArgs const& a, DType form, Queue queue) {
       a.piece.begins != nullptr && q.n_multiprocessors > 0 ? q.n_multiprocessors * detail::gated_blocks_per_multiprocessor : a.n_rows;
   return launch_kernel(form == DType::act_bf16_rows ? detail::gated_rows_kernel<true> : detail::gated_rows_kernel<false>,
                        unsigned(min_of(a.n_rows, most)), convert_threads, 0, q, a, factors);
+}
+
+/// KernelTable::convert_gated.
+template <DType form>
+int convert_gated(ConvertGatedArgs const& a, Queue queue) {
+  return gated_rows(GatedRowsArgs{a.gate, a.up, a.y, a.n_rows, a.dim, a.activation, {}}, form, queue);
 }
 
 }  // namespace tiered::cuda

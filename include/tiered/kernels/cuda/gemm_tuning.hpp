@@ -17,7 +17,7 @@ inline constexpr int tile_warps = 4;
 inline constexpr double tile_slack = 1.25;
 
 /// Quantised weights are decoded for cuBLAS from so many tokens, and from so many elements on; below, within tiles. 4096 x 4096 of Q4_0
-/// take 14 us to decode and 18 us by cuBLAS for 128 tokens, 80 us within tiles.
+/// take 14 us to decode and 18 us by cuBLAS for 128 tokens, 80 us within tiles. Halves that must be copied first likewise.
 inline constexpr std::int32_t cublas_min_tokens = 17;
 inline constexpr std::int64_t cublas_min_elems = std::int64_t{1} << 20;
 /// Tiles of 128 x 128 results a multiprocessor that each range of decoded rows must have: a small product leaves the device half empty.

@@ -9,9 +9,12 @@
 #include "tiered/kernels/cuda/attention.cuh"
 #include "tiered/kernels/cuda/by_format.cuh"
 #include "tiered/kernels/cuda/convert.cuh"
+#include "tiered/kernels/cuda/convert_normed.cuh"
+#include "tiered/kernels/cuda/convert_two.cuh"
 #include "tiered/kernels/cuda/elementwise.cuh"
 #include "tiered/kernels/cuda/expert_window.cuh"
 #include "tiered/kernels/cuda/experts.cuh"
+#include "tiered/kernels/cuda/gated_rows.cuh"
 #include "tiered/kernels/cuda/help.cuh"
 #include "tiered/kernels/cuda/help_attention.cuh"
 #include "tiered/kernels/cuda/kv.cuh"
@@ -36,6 +39,12 @@ void add_kv_type(KernelTable& table) {
   table.decode_attention[type] = &decode_attention<F>;
 }
 
+template <DType form>
+void add_form(KernelTable& table) {
+  table.convert_normed[activation_form(form)] = &convert_normed<form>;
+  table.convert_gated[activation_form(form)] = &convert_gated<form>;
+}
+
 inline KernelTable make_table() {
   KernelTable table;
   table.name = "cuda";
@@ -45,21 +54,32 @@ inline KernelTable make_table() {
     FormatKernels const& kernels = format_kernels<F>();
     table.embed[type] = kernels.embed;
     table.matmul[type] = kernels.matmul;
+    table.matmul_add[type] = kernels.matmul_add;
+    table.fine_matmul[type] = kernels.fine_matmul;
+    table.fine_matmul_add[type] = kernels.fine_matmul_add;
+    table.fine_activation[type] = DType::act_f16_two;
     table.activation[type] = kernels.activation;
   });
+  table.fine_work = 2;
   table.largest_head = largest_head;
   table.convert[activation_form(DType::act_f16_rows)] = &to_f16_rows;
   table.convert[activation_form(DType::act_bf16_rows)] = &to_bf16_rows;
+  table.convert[activation_form(DType::act_f16_two)] = &to_f16_two;
+  add_form<DType::act_f16_rows>(table);
+  add_form<DType::act_bf16_rows>(table);
   table.fused_rows = fused_rows;
   table.fused_matmul = &fused_matmul_of_any_type;
   table.rms_norm = &rms_norm;
+  table.layer_norm = &layer_norm;
   table.rope = &rope;
   add_kv_type<F16>(table);
   add_kv_type<F32>(table);
   add_kv_type<Q8_0>(table);
   table.merge_attention = &merge_attention;
   table.gated = &gated;
+  table.activate = static_cast<Kernel<ActivateArgs>>(&activate);
   table.add = &add;
+  table.add_taps = &add_taps;
   table.gather = &gather;
   table.route = &route;
   table.experts = &experts;

@@ -16,6 +16,9 @@ FormatKernels const& format_kernels() {
   static constexpr FormatKernels kernels{
       .embed = &embed<F>,
       .matmul = &matmul<F>,
+      .matmul_add = &matmul_add<F>,
+      .fine_matmul = fine_matmul_of<F, false>(),
+      .fine_matmul_add = fine_matmul_of<F, true>(),
       .activation = product_activation(F::dtype),
       .fused_matmul = &fused_matmul<F>,
       .few_gate_up = &few_gate_up<F>,

@@ -9,24 +9,49 @@
 
 namespace tiered::cuda {
 
-/// By tiles that decode their weights; any shape. F is not F32.
+namespace detail {
+
+/// By whichever is faster; tiles take any shape.
 template <class F>
-int matmul_tiles(MatmulArgs const& a, Queue queue) {
+int matmul_into(MatmulArgs const& a, bool add, CudaQueue const& queue) {
   if (a.n_tokens == 0 || a.rows == 0) return 0;
-  CudaQueue const& q = native(queue);
-  return launch_tiles<F>(tile_args(a, product_activation(F::dtype)), choose_tile(a.n_tokens, 1, a.rows, q), q);
+  TileArgs const args = tile_args(a, product_activation(F::dtype), add);
+  if constexpr (F::dtype == DType::f32) {
+    return launch_f32_matmul<F>(args, queue);
+  } else {
+    if (cublas_can<F>(args, queue) && cublas_pays<F>(args, queue)) return launch_cublas<F>(args, queue);
+    return launch_tiles<F>(args, choose_tile(a.n_tokens, 1, a.rows, queue), queue);
+  }
 }
 
-/// By whichever is faster.
+/// x in two parts: the products of what rounding left first, then those of what it made, added.
+template <class F>
+int fine_matmul_into(MatmulArgs const& a, bool add, CudaQueue const& queue) {
+  MatmulArgs rest = a;
+  rest.x = static_cast<std::byte const*>(a.x) + act_second_offset(DType::act_f16_two, std::uint64_t(a.n_tokens), std::uint64_t(a.dim));
+  rest.bias = nullptr;
+  if (int const status = matmul_into<F>(rest, add, queue); status != 0) return status;
+  return matmul_into<F>(a, true, queue);
+}
+
+}  // namespace detail
+
 template <class F>
 int matmul(MatmulArgs const& a, Queue queue) {
-  if (a.n_tokens == 0 || a.rows == 0) return 0;
-  CudaQueue const& q = native(queue);
-  TileArgs const args = tile_args(a, product_activation(F::dtype));
-  if constexpr (F::dtype == DType::f32) {
-    return launch_f32_matmul<F>(args, q);
+  return detail::matmul_into<F>(a, false, native(queue));
+}
+template <class F>
+int matmul_add(MatmulArgs const& a, Queue queue) {
+  return detail::matmul_into<F>(a, true, native(queue));
+}
+
+/// FormatKernels::fine_matmul, fine_matmul_add: weights that are halves themselves; for others null.
+template <class F, bool add>
+constexpr Kernel<MatmulArgs> fine_matmul_of() {
+  if constexpr (F::dtype == DType::f16) {
+    return [](MatmulArgs const& a, Queue queue) { return detail::fine_matmul_into<F>(a, add, native(queue)); };
   } else {
-    return cublas_can<F>(args, q) && cublas_pays<F>(args, q) ? launch_cublas<F>(args, q) : matmul_tiles<F>(a, queue);
+    return nullptr;
   }
 }
 

@@ -113,7 +113,8 @@ __global__ void __launch_bounds__(256) f32_matmul_kernel(TileArgs const a) {
     float sum = 0;
     for (int part = 0; part < 8; ++part) sum += shared.sums[part][token][row];
     float const bias = a.bias != nullptr ? a.bias[first_row + row] : 0.0f;
-    t.y[rows.y[token] * a.y_stride + first_row + row] = sum + bias;
+    float* const y = t.y + rows.y[token] * a.y_stride + first_row + row;
+    *y = a.add ? *y + (sum + bias) : sum + bias;
   }
 }
 

@@ -129,4 +129,21 @@ __device__ inline std::uint32_t pack_bf16(float first, float second) {
 #endif
 }
 
+/// The two halves of a register.
+__device__ __forceinline__ float low_f16(std::uint32_t pair) {
+  float value;
+  asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a;}" : "=f"(value) : "r"(pair));
+  return value;
+}
+__device__ __forceinline__ float high_f16(std::uint32_t pair) {
+  float value;
+  asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, b;}" : "=f"(value) : "r"(pair));
+  return value;
+}
+
+/// What rounding to binary16 took from two floats, itself rounded.
+__device__ __forceinline__ std::uint32_t rest_f16(float first, float second, std::uint32_t rounded) {
+  return pack_f16(first - low_f16(rounded), second - high_f16(rounded));
+}
+
 }  // namespace tiered::cuda

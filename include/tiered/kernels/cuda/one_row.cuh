@@ -39,10 +39,11 @@ __device__ __forceinline__ void put_four(OneRow const& row, int four, bool insid
       to = part % 4 * 2 + part / 4;
     }
     if (!inside) return;
-    *reinterpret_cast<std::uint32_t*>(row.data + to / 4 * row.plane_bytes + place * 16 + to % 4 * 4) = word;
+    unsigned char* const half = Piece::of_halves ? row.half(place + to / 4) : row.half(place) + to / 4 * row.plane_bytes;
+    *reinterpret_cast<std::uint32_t*>(half + to % 4 * 4) = word;
     if (part != 0) return;
     uint2 const scale_and_sums{__float_as_uint(q.scale * factor), (std::uint32_t(q.sum) & 0xffffu) | std::uint32_t(other) << 16};
-    *reinterpret_cast<uint2*>(row.data + 2 * row.plane_bytes + place * 8) = scale_and_sums;
+    *reinterpret_cast<uint2*>(row.scale(Piece::of_halves ? place / 2 : place)) = scale_and_sums;
   } else {
     if (!inside) return;
     int const chunk = four / FewChunk<F>::planes, plane = four % FewChunk<F>::planes;
@@ -105,20 +106,21 @@ __device__ __forceinline__ void fetch_run(std::uint32_t to, unsigned char const*
   for (int at = int(threadIdx.x) % 32 * 16; at < n_bytes; at += 32 * 16) copy_16(to + unsigned(at), from + at);
 }
 
-/// Adds the products of the activations and of n_rows rows of weights, row_bytes apart.
-template <class F, int n_rows>
-__device__ __forceinline__ void add_pieces(unsigned char const* stage, int row_bytes, OneRow const& row, float (&sums)[n_rows]) {
+/// Adds the products of the activations and of n_rows rows of weights: of pieces [first, end), `first` being where where(r) says that row r
+/// begins, and a multiple of 32.
+template <class F, int n_rows, class Where>
+__device__ __forceinline__ void add_pieces(Where const& where, OneRow const& row, int first, int end, float (&sums)[n_rows]) {
   using Product = PieceProductOf<F>;
   constexpr int unroll = n_rows == 1 && !OneRowPiece<F>::of_256 ? 2 : 1;
   int const lane = int(threadIdx.x) % 32;
   Product const product(lane);
 #pragma unroll unroll
-  for (int piece = lane; piece < row.n_pieces; piece += 32) {
+  for (int piece = first + lane; piece < end; piece += 32) {
 #pragma unroll
     for (int part = 0; part < Product::parts; ++part) {
-      auto const x = Product::input(row, piece, part);
+      auto const x = product.input(row, piece, part);
 #pragma unroll
-      for (int r = 0; r < n_rows; ++r) sums[r] = product.add(stage + r * row_bytes, piece, part, x, sums[r]);
+      for (int r = 0; r < n_rows; ++r) sums[r] = product.add(where(r), piece - first, part, x, sums[r]);
     }
   }
 }
@@ -127,14 +129,17 @@ __device__ __forceinline__ void add_pieces(unsigned char const* stage, int row_b
 struct OneRowShape {
   std::int32_t each, rest;               ///< units of a block; the first `rest` blocks have one more
   std::int32_t rows_bytes, stage_bytes;  ///< of activations; of the rows of weights that a warp takes at a time
-  std::int32_t n_stages;                 ///< of a warp: 1 or 2
+  std::int32_t part_bytes;               ///< of one of those in a stage
+  std::int32_t n_stages;                 ///< of a warp
 
   __device__ __forceinline__ int begin() const { return int(blockIdx.x) * each + min(int(blockIdx.x), rest); }
   __device__ __forceinline__ int end() const { return begin() + each + (int(blockIdx.x) < rest ? 1 : 0); }
 };
-inline OneRowShape one_row_shape(std::int64_t n_units, std::int64_t blocks, std::int64_t rows_bytes, std::int64_t stage_bytes,
+/// A stage holds n_rows rows of weights, or parts of them.
+inline OneRowShape one_row_shape(std::int64_t n_units, std::int64_t blocks, std::int64_t rows_bytes, std::int64_t stage_bytes, int n_rows,
                                  int n_stages = 1) {
-  return {std::int32_t(n_units / blocks), std::int32_t(n_units % blocks), std::int32_t(rows_bytes), std::int32_t(stage_bytes), n_stages};
+  return {std::int32_t(n_units / blocks), std::int32_t(n_units % blocks),     std::int32_t(rows_bytes),
+          std::int32_t(stage_bytes),      std::int32_t(stage_bytes / n_rows), n_stages};
 }
 
 /// Units of a block, one after another in each warp. A Job says where weights are and what becomes of sums:
@@ -149,7 +154,7 @@ class OneRowProducts {
     end_ = shape.end();
     n_stages_ = shape.n_stages;
     stage_bytes_ = shape.stage_bytes;
-    row_bytes_ = stage_bytes_ / n_rows;
+    row_bytes_ = shape.part_bytes;
     ring_ = shared + shape.rows_bytes + warp * n_stages_ * stage_bytes_;
   }
   __device__ __forceinline__ void start() {
@@ -168,7 +173,7 @@ class OneRowProducts {
       __syncwarp();
       float sums[n_rows] = {};
       unsigned char* const stage = ring_ + at;
-      add_pieces<F>(stage, row_bytes_, row, sums);
+      add_pieces<F>([&](int r) { return stage + r * row_bytes_; }, row, 0, row.n_pieces, sums);
       int const done = unit_;
       unit_ += int(blockDim.x) / 32;
       __syncwarp();

@@ -207,7 +207,7 @@ __global__ void TIERED_MOST_REGISTERS(one_row_down_registers<F>, one_row_threads
     wait_copies<0>();
     __syncwarp();
     float products[1] = {};
-    add_pieces<F>(stage, 0, input, products);
+    add_pieces<F>([&](int) { return stage; }, input, 0, input.n_pieces, products);
     int const done = row;
     row += n_warps;
     __syncwarp();
@@ -255,7 +255,7 @@ OneRowLaunch one_row_gate_up(FewGateUpArgs const& a, CudaQueue const& queue) {
   OneRowGateUp const s = shape_gate_up<F>(a, queue);
   if (s.n_warps == 0) return {false, 0};
   if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
-  OneRowShape const shape = one_row_shape(ceil_div(a.hidden_dim, 2), s.blocks, s.rows_bytes, s.stage_bytes);
+  OneRowShape const shape = one_row_shape(ceil_div(a.hidden_dim, 2), s.blocks, s.rows_bytes, s.stage_bytes, 4);
   int const share_bytes = int(ceil_div(a.down_bytes / 16, std::int64_t(s.blocks) * s.n_warps) * 16);
   dim3 const grid(unsigned(s.blocks), unsigned(a.n_used), unsigned(a.n_tokens));
   return {true, launch_kernel(kernel, grid, dim3(unsigned(s.n_warps) * 32), std::size_t(s.rows_bytes + s.n_warps * s.stage_bytes), queue, a,
@@ -276,7 +276,7 @@ OneRowLaunch one_row_down(FewDownArgs const& a, CudaQueue const& queue) {
   int const n_warps = one_row_warps_for(ceil_div(a.dim, blocks), rows_bytes, stage_bytes, queue);
   if (n_warps == 0) return {false, 0};
   if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
-  OneRowShape const shape = one_row_shape(a.dim, blocks, rows_bytes, stage_bytes);
+  OneRowShape const shape = one_row_shape(a.dim, blocks, rows_bytes, stage_bytes, 1);
   unsigned const fours = unsigned(a.hidden_dim / 4), inverse = unsigned((std::uint64_t{1} << 32) / fours + 1);
   dim3 const grid(unsigned(blocks), unsigned(a.n_tokens));
   return {true, launch_kernel(kernel, grid, dim3(unsigned(n_warps) * 32), std::size_t(rows_bytes + n_warps * stage_bytes), queue, a, shape,

@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "tiered/kernels/args.hpp"
 #include "tiered/kernels/cuda/elementwise.cuh"
 #include "tiered/kernels/cuda/format_kernels.hpp"
 #include "tiered/kernels/cuda/launch.cuh"
 #include "tiered/kernels/cuda/one_row.cuh"
+#include "tiered/kernels/cuda/one_row_slices.cuh"
 
 namespace tiered::cuda {
 namespace detail {
@@ -31,6 +33,23 @@ class OneRowJob {
     if constexpr (gate) {
       fetch_run(to + unsigned(half * row_bytes_), static_cast<unsigned char const*>(a_.parts[1].w) + first * row_bytes_, n_bytes);
     }
+  }
+
+  __device__ __forceinline__ int row_bytes() const { return row_bytes_; }
+  __device__ __forceinline__ void find(int unit, unsigned char const* (&from)[n_rows]) const {
+    int const part = locate(unit);
+#pragma unroll
+    for (int r = 0; r < n_rows; ++r) {
+      FusedMatmulArgs::Part const& of = a_.parts[gate ? r / half : part];
+      std::int64_t const row = std::int64_t(unit) * half + r % half;
+      from[r] = row < of.rows ? static_cast<unsigned char const*>(of.w) + row * row_bytes_ : nullptr;
+    }
+  }
+
+  __device__ __forceinline__ unsigned low_bits(int unit, int r) const {
+    int const part = locate(unit);
+    auto const begin = unsigned(reinterpret_cast<std::uintptr_t>(a_.parts[gate ? r / half : part].w));
+    return (begin + unsigned(unit * half + r % half) * unsigned(row_bytes_)) & 15u;
   }
 
   __device__ __forceinline__ void finish(int unit, float value, int index) const {
@@ -68,15 +87,16 @@ class OneRowJob {
   int row_bytes_;
 };
 
-template <class F, int n_rows, bool gate>
-__global__ void TIERED_MOST_REGISTERS(one_row_registers<F>(n_rows), one_row_threads)
+template <class F, int n_rows, bool gate, bool slices>
+__global__ void TIERED_MOST_REGISTERS(slices ? one_row_slices_registers<F>(n_rows) : one_row_registers<F>(n_rows), one_row_threads)
     one_row_matmul_kernel(__grid_constant__ FusedMatmulArgs const a, __grid_constant__ OneRowShape const shape) {
   extern __shared__ uint4 few_shared[];
   __shared__ float squares[max_warps];
   auto* const shared = reinterpret_cast<unsigned char*>(few_shared);
   let_next_start();
-  OneRowJob<F, n_rows, gate> const job(a);
-  OneRowProducts<F, n_rows, OneRowJob<F, n_rows, gate>> products(job, shape, shared);
+  using Job = OneRowJob<F, n_rows, gate>;
+  Job const job(a);
+  std::conditional_t<slices, OneRowSlices<F, n_rows, Job>, OneRowProducts<F, n_rows, Job>> products(job, shape, shared);
   products.start();
   OneRowReader<one_row_steps_ahead<F>> reader(a.norm ? a.norm_weight : nullptr, a.dim);
   wait_for_previous();
@@ -84,12 +104,17 @@ __global__ void TIERED_MOST_REGISTERS(one_row_registers<F>(n_rows), one_row_thre
   run_one_row<F>(products, reader, shared, squares, a.dim, a.norm, a.eps);
 }
 
+template <int n_rows, bool gate>
+std::int64_t one_row_units(FusedMatmulArgs const& a) {
+  std::int64_t n_units = 0;
+  for (int i = 0; i < (gate ? 1 : a.n_parts); ++i) n_units += ceil_div(a.parts[i].rows, gate ? n_rows / 2 : n_rows);
+  return n_units;
+}
+
 template <class F, int n_rows, bool gate>
 OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
-  constexpr auto kernel = &one_row_matmul_kernel<F, n_rows, gate>;
-  constexpr int half = gate ? n_rows / 2 : n_rows;
-  std::int64_t n_units = 0;
-  for (int i = 0; i < (gate ? 1 : a.n_parts); ++i) n_units += ceil_div(a.parts[i].rows, half);
+  constexpr auto kernel = &one_row_matmul_kernel<F, n_rows, gate, false>;
+  std::int64_t const n_units = one_row_units<n_rows, gate>(a);
   if (n_units == 0) return {true, 0};
   std::int64_t const rows_bytes = few_rows_bytes<F>(a.dim, 1);
   std::int64_t const stage_bytes = std::int64_t(a.dim) / F::block_elems * F::block_bytes * n_rows;
@@ -99,9 +124,30 @@ OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& qu
   int const n_warps = one_row_warps_for(per_block, rows_bytes, n_stages * stage_bytes, queue);
   if (n_warps == 0) return {false, 0};
   if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
-  OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes, n_stages);
+  OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes, n_rows, n_stages);
   std::size_t const shared = std::size_t(rows_bytes + n_warps * n_stages * stage_bytes);
   return {true, launch_kernel(kernel, dim3(unsigned(blocks)), dim3(unsigned(n_warps) * 32), shared, queue, a, shape)};
+}
+
+template <class F, int n_rows, bool gate>
+OneRowLaunch launch_one_row_slices(FusedMatmulArgs const& a, CudaQueue const& queue) {
+  constexpr auto kernel = &one_row_matmul_kernel<F, n_rows, gate, true>;
+  std::int64_t const n_units = one_row_units<n_rows, gate>(a);
+  if (n_units == 0) return {true, 0};
+  std::int64_t const blocks = min_of(n_units, std::int64_t(queue.n_multiprocessors)), rows_bytes = few_rows_bytes<F>(a.dim, 1);
+  OneRowCut const cut = one_row_slices_for<F>(ceil_div(n_units, blocks), n_rows, a.dim, queue);
+  if (cut.n_warps == 0) return {false, 0};
+  if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
+  OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, cut.stage_bytes, n_rows, one_row_slice_stages<F>);
+  std::size_t const shared = std::size_t(rows_bytes + cut.n_warps * one_row_slice_stages<F> * cut.stage_bytes);
+  return {true, launch_kernel(kernel, dim3(unsigned(blocks)), dim3(unsigned(cut.n_warps) * 32), shared, queue, a, shape)};
+}
+
+template <class F>
+OneRowLaunch one_row_floats(FusedMatmulArgs const& a, std::int64_t n_all, CudaQueue const& queue) {
+  if (a.then == FusedMatmulArgs::Then::gate) return launch_one_row_slices<F, 2, true>(a, queue);
+  return ceil_div(n_all, std::int64_t(queue.n_multiprocessors)) >= one_row_slices_from_two ? launch_one_row_slices<F, 2, false>(a, queue)
+                                                                                           : launch_one_row_slices<F, 1, false>(a, queue);
 }
 
 /// Rows of weights that a warp takes at a time, of `n_all`: two only where that leaves no warp without room.
@@ -115,25 +161,58 @@ int one_row_rows_at_a_time(std::int64_t n_all, std::int64_t dim, CudaQueue const
   return warps * 2 * (dim / F::block_elems * F::block_bytes) <= room ? 2 : 1;
 }
 
-/// `done` false: weights are irregular, or rows so long that stages do not fit.
+/// Four rows of weights at a time.
+template <class F, bool gate>
+OneRowLaunch launch_one_row_fours(FusedMatmulArgs const& a, CudaQueue const& queue) {
+  if constexpr (one_row_fours_in_slices<F>) {
+    return launch_one_row_slices<F, 4, gate>(a, queue);
+  } else {
+    return launch_one_row_matmul<F, 4, gate>(a, queue);
+  }
+}
+
 template <class F>
-OneRowLaunch one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
-  std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.norm_weight);
-  std::int64_t n_all = 0;
-  for (int i = 0; i < a.n_parts; ++i) bits |= reinterpret_cast<std::uintptr_t>(a.parts[i].w), n_all += a.parts[i].rows;
-  if (a.n_tokens != 1 || !is_regular<F>(a.dim, bits)) return {false, 0};
+OneRowLaunch one_row_blocks(FusedMatmulArgs const& a, std::int64_t n_all, CudaQueue const& queue) {
   int const n_rows = one_row_rows_at_a_time<F>(n_all, a.dim, queue);
   OneRowLaunch launch{false, 0};
   if constexpr (one_row_takes_four<F>) {
     if (n_rows == 4) {
-      launch = a.then == FusedMatmulArgs::Then::gate ? launch_one_row_matmul<F, 4, true>(a, queue)
-                                                     : launch_one_row_matmul<F, 4, false>(a, queue);
+      launch = a.then == FusedMatmulArgs::Then::gate ? launch_one_row_fours<F, true>(a, queue) : launch_one_row_fours<F, false>(a, queue);
     }
   }
   if (launch.done) return launch;
   if (a.then == FusedMatmulArgs::Then::gate) return launch_one_row_matmul<F, 2, true>(a, queue);
   if (n_rows >= 2) launch = launch_one_row_matmul<F, 2, false>(a, queue);
   return launch.done ? launch : launch_one_row_matmul<F, 1, false>(a, queue);
+}
+
+/// Rows of weights that begin anywhere: many of them, of formats that come in slices.
+template <class F>
+OneRowLaunch one_row_any_address(FusedMatmulArgs const& a, std::int64_t n_all, CudaQueue const& queue) {
+  if constexpr (one_row_fours_in_slices<F>) {
+    std::int64_t const per_block = ceil_div(n_all, std::int64_t(queue.n_multiprocessors));
+    if (per_block < one_row_from_four) return {false, 0};
+    return a.then == FusedMatmulArgs::Then::gate ? launch_one_row_slices<AnyAddress<F>, 4, true>(a, queue)
+                                                 : launch_one_row_slices<AnyAddress<F>, 4, false>(a, queue);
+  } else {
+    return {false, 0};
+  }
+}
+
+/// `done` false: weights are irregular, or rows so long that there is no room for stages.
+template <class F>
+OneRowLaunch one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
+  std::uintptr_t const rows = reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.norm_weight);
+  std::uintptr_t bits = rows;
+  std::int64_t n_all = 0;
+  for (int i = 0; i < a.n_parts; ++i) bits |= reinterpret_cast<std::uintptr_t>(a.parts[i].w), n_all += a.parts[i].rows;
+  if (a.n_tokens != 1) return {false, 0};
+  if (!is_regular<F>(a.dim, bits)) return rows % 16 == 0 ? one_row_any_address<F>(a, n_all, queue) : OneRowLaunch{false, 0};
+  if constexpr (F::block_elems == 1) {
+    return one_row_floats<F>(a, n_all, queue);
+  } else {
+    return one_row_blocks<F>(a, n_all, queue);
+  }
 }
 
 /// Routers: a thread has up to float_row_chunks chunks of a row of weights in registers.

@@ -15,6 +15,14 @@
 namespace tiered::cuda {
 namespace detail {
 
+/// F where rows of weights, of blocks at even addresses, begin anywhere and not at multiples of 16.
+template <class F>
+struct AnyAddress : F {};
+template <class F>
+inline constexpr bool is_any_address = false;
+template <class F>
+inline constexpr bool is_any_address<AnyAddress<F>> = true;
+
 /// How the 32 bytes of a chunk of activations lie.
 enum class ChunkOrder : std::uint8_t {
   plain,
@@ -22,28 +30,38 @@ enum class ChunkOrder : std::uint8_t {
   interleaved,  ///< element i, i + 16, i + 1, i + 17, ...: nibbles as they follow in their words
 };
 
-/// Neighbouring chunks, so many that they begin at a multiple of four bytes; of blocks of 256, two that share what they are unpacked from.
+/// Neighbouring chunks, so many that they begin at a multiple of four bytes; of blocks of 256, two that share what they are unpacked from,
+/// or where four do, halves of those.
 template <class F>
 struct OneRowPiece {
-  static constexpr bool blocks = FewChunk<F>::blocks, of_256 = F::block_elems == 256;
+  static constexpr bool blocks = FewChunk<F>::blocks, of_256 = F::block_elems == 256, of_halves = F::dtype == DType::q3_k;
   static constexpr int chunks = of_256 ? 2 : !blocks || F::block_bytes % 4 == 0 ? 1 : F::block_bytes % 2 == 0 ? 2 : 4;
   static constexpr bool looks_up = F::dtype == DType::iq4_nl || F::dtype == DType::iq4_xs || F::dtype == DType::mxfp4;
-  static constexpr ChunkOrder order = looks_up                            ? ChunkOrder::interleaved
-                                      : of_256 && F::block_bytes % 4 != 0 ? ChunkOrder::turned
-                                                                          : ChunkOrder::plain;
+  static constexpr ChunkOrder order = looks_up                                                  ? ChunkOrder::interleaved
+                                      : of_256 && F::block_bytes % 4 != 0 && !is_any_address<F> ? ChunkOrder::turned
+                                                                                                : ChunkOrder::plain;
 
-  /// The piece of a chunk, and its place in it. Two chunks of Q6_K share the bytes of their nibbles.
+  /// The piece of a chunk, and its place in it; of halves, the first one's piece. Two chunks of Q6_K share the bytes of their nibbles.
   __device__ static __forceinline__ int piece_of(int chunk) {
+    if constexpr (of_halves) return (chunk >> 2) * 2;
     return F::dtype == DType::q6_k ? (chunk >> 2) * 2 + (chunk & 1) : chunk / chunks;
   }
-  __device__ static __forceinline__ int index_of(int chunk) { return F::dtype == DType::q6_k ? chunk >> 1 & 1 : chunk % chunks; }
+  __device__ static __forceinline__ int index_of(int chunk) {
+    if constexpr (of_halves) return chunk & 3;
+    return F::dtype == DType::q6_k ? chunk >> 1 & 1 : chunk % chunks;
+  }
 };
 
 /// A row of activations in shared memory, in the planes of FewLayout. Chunk c of piece p is at place c * n_pieces + p, so that lanes with
-/// neighbouring pieces read without conflicts.
+/// neighbouring pieces read without conflicts. Of halves, the first two planes are one, where the half of chunk c is at that place; scale
+/// and sums, which both halves' pieces have, are at half of it.
 struct OneRow {
   unsigned char* data;
   int n_pieces, plane_bytes;
+
+  /// 16 bytes of a half, and 8 of scale and sums.
+  __device__ __forceinline__ unsigned char* half(int place) const { return data + place * 16; }
+  __device__ __forceinline__ unsigned char* scale(int place) const { return data + 2 * plane_bytes + place * 8; }
 };
 template <class F>
 __device__ __forceinline__ OneRow one_row(unsigned char* data, int n_elems) {

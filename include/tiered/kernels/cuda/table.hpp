@@ -3,15 +3,13 @@
 #pragma once
 
 #include "tiered/kernels/cuda/format_kernels.hpp"
+#include "tiered/kernels/format/activation.hpp"
 #include "tiered/kernels/table.hpp"
 
 namespace tiered {
 
-/// Products of many rows take halves, but for formats whose range they do not have.
-constexpr DType product_activation(DType weights) {
-  if (weights == DType::f32) return DType::f32;
-  return weights == DType::bf16 || weights == DType::mxfp4 ? DType::act_bf16_rows : DType::act_f16_rows;
-}
+/// What products of many rows take.
+constexpr DType product_activation(DType weights) { return half_activation(weights); }
 
 /// Queue::native of every entry is a CudaQueue; a status is a cudaError_t or kernel_status() of cuBLAS. The table lives as long as the
 /// program.

@@ -193,7 +193,10 @@ struct TileWork {
         float const factor = rows->factor[token];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          if (first_row + row_of(i) < a.rows) y[row_of(i)] = sums[i / 2][group][i % 2 * 2 + e] * factor + bias[i];
+          if (first_row + row_of(i) < a.rows) {
+            float const value = sums[i / 2][group][i % 2 * 2 + e] * factor + bias[i];
+            y[row_of(i)] = a.add ? y[row_of(i)] + value : value;
+          }
       }
     }
   }

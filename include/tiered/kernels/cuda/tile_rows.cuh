@@ -22,12 +22,14 @@ struct TileArgs {
   std::int32_t rows = 0, dim = 0;
   ExpertMatrix matrix = ExpertMatrix::gate;
   bool x_by_place = false, y_by_slot = false;
+  bool add = false;  ///< to what is in y, once the rest is done
   float* y_up = nullptr;
   PlacePiece piece;
 };
 
-inline TileArgs tile_args(MatmulArgs const& a, DType activation) {
+inline TileArgs tile_args(MatmulArgs const& a, DType activation, bool add) {
   TileArgs t;
+  t.add = add;
   t.w = a.w, t.x = a.x, t.bias = a.bias, t.y = a.y, t.y_stride = a.y_stride;
   t.n_rows = a.n_tokens, t.rows = a.rows, t.dim = a.dim;
   if (activation == DType::act_f16_rows)

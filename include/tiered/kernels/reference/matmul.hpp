@@ -19,20 +19,37 @@ namespace tiered::reference {
 
 /// Which type activations are rounded to before they meet weights of a type.
 using ActivationRule = DType (*)(DType weights);
-inline DType f32_activation(DType) { return DType::f32; }
+constexpr DType f32_activation(DType) { return DType::f32; }
 
-/// The values of row `row` of `n_rows` activation rows of `dim` elements in the given type: f32, act_q8 or act_bf16.
+/// The values of row `row` of `n_rows` activation rows of `dim` elements in the given type: f32, or a form of activations.
 inline std::vector<double> activation_row(DType type, void const* x, std::int32_t n_rows, std::int32_t dim, std::int32_t row) {
-  expects(type == DType::f32 || type == DType::act_q8 || type == DType::act_bf16, "activations are f32, act_q8 or act_bf16");
+  if (act_part(type) != type) {
+    std::vector<double> values = activation_row(act_part(type), x, n_rows, dim, row);
+    auto const* const second = static_cast<std::byte const*>(x) + act_second_offset(type, std::uint64_t(n_rows), std::uint64_t(dim));
+    std::vector<double> const rest = activation_row(act_part(type), second, n_rows, dim, row);
+    for (std::size_t k = 0; k < values.size(); ++k) values[k] += rest[k];
+    return values;
+  }
   std::vector<double> values(static_cast<std::size_t>(dim));
+  auto const* const halves = static_cast<std::uint16_t const*>(x);
+  std::uint64_t const half_row = std::uint64_t(row) * act_row_elems(std::uint64_t(dim));
+  float const* const factors =
+      type == DType::act_f16_rows
+          ? reinterpret_cast<float const*>(halves + act_factors_offset(std::uint64_t(n_rows), std::uint64_t(dim)) / 2)
+          : nullptr;
   for (std::int32_t k = 0; k < dim; ++k) {
     double& value = values[std::size_t(k)];
     std::int64_t const i = std::int64_t(row) * dim + k;
     if (type == DType::f32) {
       value = double(static_cast<float const*>(x)[i]);
     } else if (type == DType::act_bf16) {
-      value = double(bfloat16_to_float(static_cast<std::uint16_t const*>(x)[panel_index(n_rows, dim, row, k)]));
+      value = double(bfloat16_to_float(halves[panel_index(n_rows, dim, row, k)]));
+    } else if (type == DType::act_f16_rows) {
+      value = double(half_to_float(halves[half_row + std::uint64_t(k)])) * double(factors[row]);
+    } else if (type == DType::act_bf16_rows) {
+      value = double(bfloat16_to_float(halves[half_row + std::uint64_t(k)]));
     } else {
+      expects(type == DType::act_q8, "activations are f32, or in a form of their own");
       ActQ8x32 const& block = static_cast<ActQ8x32 const*>(x)[i / 32];
       value = double(block.scale) * block.q[i % 32];
     }
@@ -45,8 +62,10 @@ inline std::vector<float> weight_row(MatmulArgs const& a, DType weights, DType a
   std::vector<float> values(static_cast<std::size_t>(a.dim));
   std::uint64_t const bytes = row_bytes(weights, std::uint64_t(a.dim));
   decode_row(weights, static_cast<std::byte const*>(a.w) + std::uint64_t(row) * bytes, a.dim, values.data());
-  if (activation == DType::act_bf16) {
-    for (float& value : values) value = bfloat16_to_float(float_to_panel(value));
+  for (float& value : values) {
+    if (act_part(activation) != DType::act_bf16) break;
+    float const rest = activation == DType::act_bf16_two ? bfloat16_to_float(float_to_panel_rest(value)) : 0;
+    value = bfloat16_to_float(float_to_panel(value)) + rest;
   }
   return values;
 }
@@ -64,6 +83,17 @@ inline void matmul(MatmulArgs const& a, DType weights, DType activation = DType:
       a.y[t * a.y_stride + r] = float(sum);
     }
   }
+}
+
+/// The same added to y: two roundings, as of one op after the other.
+inline void matmul_add(MatmulArgs const& a, DType weights, DType activation = DType::f32) {
+  std::vector<float> product(std::size_t(a.n_tokens) * std::size_t(a.rows));
+  MatmulArgs args = a;
+  args.y = product.data();
+  args.y_stride = a.rows;
+  matmul(args, weights, activation);
+  for (std::int64_t t = 0; t < a.n_tokens; ++t)
+    for (std::int64_t r = 0; r < a.rows; ++r) a.y[t * a.y_stride + r] += product[std::size_t(t * a.rows + r)];
 }
 
 namespace detail {

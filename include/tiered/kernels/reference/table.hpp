@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "tiered/kernels/format/format.hpp"
 #include "tiered/kernels/reference/argmax.hpp"
@@ -41,6 +42,49 @@ void add_fused(KernelTable& table, std::int32_t fused_rows) {
   table.transfer = entry<TransferArgs, transfer>;
 }
 
+/// The form in two parts that one in a part of 16 bits has; else f32, which needs none.
+constexpr DType two_parts_of(DType form) {
+  return form == DType::act_f16_rows ? DType::act_f16_two : form == DType::act_bf16 ? DType::act_bf16_two : DType::f32;
+}
+
+/// Binary16 times rows in two parts, where those in one part are what `rule` says.
+template <ActivationRule rule>
+void add_fine(KernelTable& table) {
+  constexpr DType two = two_parts_of(rule(DType::f16));
+  if constexpr (two != DType::f32) {
+    auto const i = std::size_t(DType::f16);
+    table.fine_matmul[i] = [](MatmulArgs const& a, Queue) { return matmul(a, DType::f16, two), 0; };
+    table.fine_activation[i] = two;
+    table.fine_work = 2;
+  }
+}
+
+template <DType... forms>
+void add_convert(KernelTable& table) {
+  ((table.convert[activation_form(forms)] = [](QuantizeArgs const& a, Queue) { return quantize(a, forms), 0; }), ...);
+}
+
+/// Conversions that begin one op earlier, and products that add.
+template <ActivationRule rule>
+void add_conversions(KernelTable& table) {
+  for_each_format([&](auto format) {
+    constexpr DType weights = decltype(format)::dtype;
+    table.matmul_add[std::size_t(weights)] = [](MatmulArgs const& a, Queue) { return matmul_add(a, weights, rule(weights)), 0; };
+  });
+  constexpr DType two = two_parts_of(rule(DType::f16));
+  if constexpr (two != DType::f32) {
+    table.fine_matmul_add[std::size_t(DType::f16)] = [](MatmulArgs const& a, Queue) { return matmul_add(a, DType::f16, two), 0; };
+  }
+  auto const add_form = [&](auto form) {
+    constexpr DType type = decltype(form)::value;
+    table.convert_normed[activation_form(type)] = [](ConvertNormedArgs const& a, Queue) { return convert_normed(a, type), 0; };
+    table.convert_gated[activation_form(type)] = [](ConvertGatedArgs const& a, Queue) { return convert_gated(a, type), 0; };
+  };
+  add_form(std::integral_constant<DType, DType::act_q8>{});
+  add_form(std::integral_constant<DType, DType::act_bf16>{});
+  add_form(std::integral_constant<DType, DType::act_f16_rows>{});
+}
+
 /// `fused_rows`: of the fused ops; 0: without them.
 template <ActivationRule rule>
 KernelTable make_table(char const* name, std::int32_t fused_rows = 0) {
@@ -53,9 +97,10 @@ KernelTable make_table(char const* name, std::int32_t fused_rows = 0) {
     table.matmul[i] = [](MatmulArgs const& a, Queue) { return matmul(a, weights, rule(weights)), 0; };
     table.activation[i] = rule(weights);
   });
-  table.convert[activation_form(DType::act_q8)] = [](QuantizeArgs const& a, Queue) { return quantize(a), 0; };
-  table.convert[activation_form(DType::act_bf16)] = entry<QuantizeArgs, pack_panels>;
+  add_convert<DType::act_q8, DType::act_bf16, DType::act_f16_rows, DType::act_bf16_rows, DType::act_f16_two, DType::act_bf16_two>(table);
+  add_fine<rule>(table);
   table.rms_norm = entry<RmsNormArgs, rms_norm>;
+  table.layer_norm = entry<LayerNormArgs, layer_norm>;
   table.rope = entry<RopeArgs, rope>;
   auto const add_kv_type = [&](auto format) {
     constexpr DType kv = decltype(format)::dtype;
@@ -67,7 +112,9 @@ KernelTable make_table(char const* name, std::int32_t fused_rows = 0) {
   add_kv_type(Q8_0{});
   table.merge_attention = entry<MergeAttentionArgs, merge_attention>;
   table.gated = entry<GatedArgs, gated>;
+  table.activate = entry<ActivateArgs, activate>;
   table.add = entry<AddArgs, add>;
+  table.add_taps = entry<AddTapsArgs, add_taps>;
   table.gather = entry<GatherArgs, gather>;
   table.route = entry<RouteArgs, route>;
   table.experts = [](ExpertsArgs const& a, Queue) { return experts(a, rule), 0; };
@@ -97,6 +144,27 @@ inline KernelTable const& kernels_q8() {
 /// The same with bfloat16 activations, and weights rounded to bfloat16, as matrix units take them.
 inline KernelTable const& kernels_bf16() {
   static KernelTable const table = detail::make_table<panel_activation>("reference_bf16");
+  return table;
+}
+
+/// The same with rows in halves, as other matrix units take them; weights in blocks are not rounded to halves here.
+inline KernelTable const& kernels_half() {
+  static KernelTable const table = [] {
+    KernelTable half = detail::make_table<half_activation>("reference_half");
+    detail::add_conversions<half_activation>(half);
+    return half;
+  }();
+  return table;
+}
+
+/// kernels_bf16() with conversions that begin one op earlier and products that add, as devices have them that are bound by memory between
+/// products. The same bits.
+inline KernelTable const& kernels_converting() {
+  static KernelTable const table = [] {
+    KernelTable converting = detail::make_table<panel_activation>("reference_converting");
+    detail::add_conversions<panel_activation>(converting);
+    return converting;
+  }();
   return table;
 }
 

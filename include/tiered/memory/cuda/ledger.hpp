@@ -85,17 +85,12 @@ class VramLedger {
     std::lock_guard lock(all.mutex);
     Entry& entry = all.entries[device];
     if (std::shared_ptr<VramLedger> ledger = entry.ledger.lock()) return ledger;
-    std::shared_ptr<VramLedger> ledger(new VramLedger(device, entry.context_bytes));
+    std::shared_ptr<VramLedger> ledger(new VramLedger(device, entry.known_context_bytes));
     entry.ledger = ledger;
     return ledger;
   }
   VramLedger(VramLedger const&) = delete;
   VramLedger& operator=(VramLedger const&) = delete;
-  ~VramLedger() {
-    Registry& all = registry();
-    std::lock_guard lock(all.mutex);
-    all.entries[device_].context_bytes = uses_.bytes(VramUse::context);
-  }
 
   int device() const { return device_; }
   VramSource source() const {
@@ -119,7 +114,7 @@ class VramLedger {
     }
     std::size_t const now = figure_bytes(), known = baseline_ + total_bytes();
     if (now > known) {
-      uses_.add(VramUse::context, now - known);
+      add(VramUse::context, now - known);
       shared_context_.fetch_add(now - known);
     }
   }
@@ -147,7 +142,9 @@ class VramLedger {
   friend class VramShare;
   struct Entry {
     std::weak_ptr<VramLedger> ledger;
-    std::size_t context_bytes = 0;  // as the last ledger knew it; the context outlives ledgers
+    // As the newest ledger knows it, from when it knows it on: the context outlives ledgers, and the last one may be on its way out, with
+    // nobody holding it, when the next is made.
+    std::atomic<std::size_t> known_context_bytes{0};
   };
   struct Registry {
     std::mutex mutex;
@@ -158,7 +155,7 @@ class VramLedger {
     return all;
   }
 
-  VramLedger(int device, std::size_t known_context_bytes) : device_(device) {
+  VramLedger(int device, std::atomic<std::size_t>& known_context_bytes) : device_(device), known_context_bytes_(known_context_bytes) {
     char bus_id[32] = {};
     cuda_check(cudaDeviceGetPCIBusId(bus_id, int(sizeof bus_id), device), "cudaDeviceGetPCIBusId", concat("device ", device));
     nvml_ = NvmlDevice::open(bus_id);
@@ -174,10 +171,19 @@ class VramLedger {
       baseline_ = figure_bytes();
     }
     if (had_context_) {
-      shared_context_ = std::min(known_context_bytes, baseline_);
+      shared_context_ = std::min(known_context_bytes.load(), baseline_);
       uses_.add(VramUse::context, shared_context_);
       baseline_ -= shared_context_;
     }
+    known_context_bytes.store(shared_context_);
+  }
+  void add(VramUse use, std::size_t bytes) noexcept {
+    uses_.add(use, bytes);
+    if (use == VramUse::context) known_context_bytes_.fetch_add(bytes);
+  }
+  void remove(VramUse use, std::size_t bytes) noexcept {
+    uses_.remove(use, bytes);
+    if (use == VramUse::context) known_context_bytes_.fetch_sub(bytes);
   }
   std::size_t figure_bytes() const {
     std::optional<std::size_t> bytes;
@@ -194,6 +200,7 @@ class VramLedger {
   }
 
   int device_;
+  std::atomic<std::size_t>& known_context_bytes_;  // the registry's, which nothing ends
   std::optional<NvmlDevice> nvml_;
   VramSource source_ = VramSource::process;
   bool had_context_ = false, context_noted_ = false;
@@ -223,7 +230,7 @@ class VramShare {
   };
 
   explicit VramShare(std::shared_ptr<VramLedger> ledger, VramRules rules = {})
-      : ledger_(std::move(ledger)), rules_(rules), budget_(rules.budget_bytes), pays_context_(!ledger_->context_is_paid_.exchange(true)) {}
+      : ledger_(std::move(ledger)), rules_(rules), pays_context_(!ledger_->context_is_paid_.exchange(true)) {}
   VramShare(VramShare const&) = delete;
   VramShare& operator=(VramShare const&) = delete;
   ~VramShare() {
@@ -234,11 +241,11 @@ class VramShare {
 
   void add(VramUse use, std::size_t bytes) noexcept {
     uses_.add(use, bytes);
-    ledger_->uses_.add(use, bytes);
+    ledger_->add(use, bytes);
   }
   void remove(VramUse use, std::size_t bytes) noexcept {
     uses_.remove(use, bytes);
-    ledger_->uses_.remove(use, bytes);
+    ledger_->remove(use, bytes);
   }
   /// A tier has unmapped `bytes`: they leave `other`, and, if their owner has not moved them back there, the uses before it, the last
   /// first.
@@ -279,13 +286,10 @@ class VramShare {
   }
   /// What the budget leaves, in whole pieces of physical memory; 0 where it is used up.
   std::size_t available_bytes() const {
-    std::size_t const counted = counted_bytes();
-    std::size_t const budget = budget_.load();
+    std::size_t const counted = counted_bytes(), budget = rules_.budget_bytes;
     return counted >= budget ? 0 : (budget - counted) / granularity_bytes * granularity_bytes;
   }
-  std::size_t budget_bytes() const { return budget_.load(); }
-  /// Frees and refuses nothing by itself: resize the tiers, then ask whether counted_bytes() fits.
-  void set_budget(std::size_t bytes) { budget_.store(bytes); }
+  std::size_t budget_bytes() const { return rules_.budget_bytes; }
   std::size_t bytes(VramUse use) const { return uses_.bytes(use); }
   std::size_t total_bytes() const { return uses_.total_bytes(); }
   bool pays_context() const { return pays_context_; }
@@ -294,7 +298,6 @@ class VramShare {
  private:
   std::shared_ptr<VramLedger> ledger_;
   VramRules const rules_;
-  std::atomic<std::size_t> budget_;
   bool const pays_context_;
   VramUses uses_;
 };

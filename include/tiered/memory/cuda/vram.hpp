@@ -90,7 +90,6 @@ class VramTier {
   /// Whether resize() works while blocks live.
   bool is_virtual() const { return state_->pages.is_virtual(); }
   VramShare& share() { return *state_->share; }
-  std::shared_ptr<VramShare> const& shared_share() const { return state_->share; }
 
  private:
   static constexpr std::size_t nowhere = ~std::size_t{0};

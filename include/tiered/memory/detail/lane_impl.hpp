@@ -352,8 +352,12 @@ class Lanes final : public LaneSet {
       if (ForeignLane* const foreign = s.foreign) call(*foreign);
     }
   }
+  /// What a thread that waits looks at. That of a lane does not call devices: their driver may be held by a thread that waits for the
+  /// device to be idle (the first launch of a kernel that was not loaded) or for room in its queue, and so for what this lane is to do.
+  enum class Looks : std::uint8_t { at_counters, at_devices };
+
   /// A device wakes nobody: looks, lets others run, and sleeps for a part of a long wait. `lock` is not held meanwhile.
-  void block_on_foreign(State& s, Ticket ticket, std::unique_lock<std::mutex>& lock) {
+  void block_on_foreign(State& s, Ticket ticket, std::unique_lock<std::mutex>& lock, Looks looks) {
     using Clock = std::chrono::steady_clock;
     Clock::time_point const begin = Clock::now();
     Clock::time_point polled = begin;
@@ -363,7 +367,7 @@ class Lanes final : public LaneSet {
       do {
         if (Watch::spin_until([&] { return is_done(ticket); }, n_spins)) break;
         Clock::time_point const now = Clock::now();
-        if (now - polled >= poll_time) {
+        if (looks == Looks::at_devices && now - polled >= poll_time) {
           seeded_ ? poll_all() : poll(s);
           polled = now;
         }
@@ -377,7 +381,9 @@ class Lanes final : public LaneSet {
     }
   }
   void poll_all() {
-    for (Lane lane = 1; lane <= size(); ++lane) poll(state(lane));
+    for (Lane lane = 1; lane <= size(); ++lane) {
+      if (state(lane).is_foreign) poll(state(lane));
+    }
   }
 
   void push(Lane lane, LaneTask const& task) override {
@@ -452,7 +458,7 @@ class Lanes final : public LaneSet {
         lock.unlock();
         bool const seen = watch.until([&] { return is_done(after); });
         lock.lock();
-        block_until_done(after, lock);
+        block_until_done(after, lock, Looks::at_counters);
         if (!seen) watch.woke();
       }
       run_front(s, lock);
@@ -471,10 +477,10 @@ class Lanes final : public LaneSet {
     if (!came) watch.woke();
   }
 
-  void block_until_done(Ticket ticket, std::unique_lock<std::mutex>& lock) {
+  void block_until_done(Ticket ticket, std::unique_lock<std::mutex>& lock, Looks looks = Looks::at_devices) {
     if (is_done(ticket)) return;
     State& s = state(ticket.lane);
-    if (s.is_foreign || (seeded_ && has_foreign_)) return block_on_foreign(s, ticket, lock);
+    if (s.is_foreign || (seeded_ && has_foreign_)) return block_on_foreign(s, ticket, lock, looks);
     if (seeded_) {
       while (!is_done(ticket)) {
         if (!step(lock)) stepped_.wait(lock);  // another thread runs the task that all else waits for
@@ -484,7 +490,15 @@ class Lanes final : public LaneSet {
     Sleeper self;
     self.value = ticket.value;
     self.next = std::exchange(s.sleepers, &self);
-    while (!is_done(ticket)) self.woken.wait(lock);
+    while (!is_done(ticket)) {
+      if (looks == Looks::at_counters || !has_foreign_) {
+        self.woken.wait(lock);
+      } else if (self.woken.wait_for(lock, host_poll_time) == std::cv_status::timeout) {  // that lane may wait for a device that is lost
+        lock.unlock();
+        poll_all();
+        lock.lock();
+      }
+    }
     Sleeper** link = &s.sleepers;
     while (*link != &self) link = &(*link)->next;
     *link = self.next;
@@ -516,7 +530,7 @@ class Lanes final : public LaneSet {
   static constexpr int n_spins = 40, n_lock_spins = 40;
   static constexpr std::chrono::microseconds watch_time{2}, longest_watch{1000};
   // For a device: an answer of a token comes within 2 ms or is long, and then a sixteenth of the time more is little beside a free core.
-  static constexpr std::chrono::microseconds poll_time{500}, yield_time{2000}, longest_nap{200};
+  static constexpr std::chrono::microseconds poll_time{500}, yield_time{2000}, longest_nap{200}, host_poll_time{20'000};
   static constexpr int nap_share = 16;
   static constexpr std::uint64_t all_done = std::numeric_limits<std::int64_t>::max();  // devices compare the difference with its sign
 

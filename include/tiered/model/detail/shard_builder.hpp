@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "tiered/core/text.hpp"
 #include "tiered/io/gguf.hpp"
 #include "tiered/kernels/format/decode.hpp"
+#include "tiered/model/config.hpp"
 #include "tiered/model/weights.hpp"
 
 namespace tiered::detail {
@@ -57,12 +59,22 @@ class ShardBuilder {
     weights_.push_back(w);
     return WeightId(weights_.size() - 1);
   }
-  WeightId push_owned(std::unique_ptr<float[]> values, std::int64_t rows, std::int64_t cols) {
+  /// Of any type; `values` has the bytes.
+  WeightId push_owned(std::unique_ptr<float[]> values, DType dtype, std::int64_t rows, std::int64_t cols) {
     auto const* const data = reinterpret_cast<std::byte const*>(values.get());
     owned_.push_back(std::move(values));
-    return push(data, DType::f32, rows, cols);
+    return push(data, dtype, rows, cols);
   }
-  WeightId push_owned(std::unique_ptr<float[]> values, std::int64_t n) { return push_owned(std::move(values), 1, n); }
+  WeightId push_owned(std::unique_ptr<float[]> values, std::int64_t n) { return push_owned(std::move(values), DType::f32, 1, n); }
+  /// Angles, and behind them, where there are several rows of positions, the row of each.
+  WeightId rope(RopeTable const& table) {
+    std::size_t const n_angles = table.inv_freq.size(), n_rows = table.position_row.size();
+    std::size_t const n = n_angles + (n_rows + sizeof(float) - 1) / sizeof(float);
+    auto copy = std::make_unique<float[]>(n);
+    std::memcpy(copy.get(), table.inv_freq.data(), n_angles * sizeof(float));
+    if (n_rows > 0) std::memcpy(copy.get() + n_angles, table.position_row.data(), n_rows);
+    return push_owned(std::move(copy), std::int64_t(n));
+  }
   /// Rows [first, first + rows) of a tensor that is taken for a matrix.
   WeightId push_rows(GgufTensor const& t, std::int64_t first, std::int64_t rows, std::int64_t cols) {
     return push(t.data.data() + std::size_t(first) * row_bytes(t.dtype, std::uint64_t(cols)), t.dtype, rows, cols);
@@ -98,7 +110,7 @@ class ShardBuilder {
     if (t.dtype == DType::f32) return push(t.data.data(), DType::f32, rows, cols);
     auto values = std::make_unique<float[]>(std::size_t(rows * cols));
     decode_row(t.dtype, t.data.data(), rows * cols, values.get());
-    return push_owned(std::move(values), rows, cols);
+    return push_owned(std::move(values), DType::f32, rows, cols);
   }
 
   /// A tensor that nothing reads would mean another computation than the file's author had in mind.

@@ -62,8 +62,7 @@ void Transformer::feed_forward(std::int32_t l, ExecContext& ctx) const {
   Activations x = normed(w.ffn_norm, ctx);
   float* const gate = ctx.scratch<float>(std::size_t(n) * std::size_t(hidden_dim));
   float* const up = ctx.scratch<float>(std::size_t(n) * std::size_t(hidden_dim));
-  ctx.gated_matmul(w.gate, w.up, x, gate, up, config_.activation);
-  Activations h{gate, n, hidden_dim};
+  Activations h = ctx.gated_matmul(w.gate, w.up, x, gate, up, config_.activation);
   add_product(w.down, h, nullptr, w.ffn_post_norm, ctx);
 }
 
@@ -93,14 +92,14 @@ void Transformer::output(ExecContext& ctx) const {
   if (n == 0) return;
   float* const x = ctx.scratch<float>(std::size_t(n) * std::size_t(config_.dim));
   ctx.launch(&KernelTable::gather, GatherArgs{ctx.hidden(), ctx.outputs(), x, n, config_.dim});
-  Activations rows{x, n, config_.dim, {}, RmsNormArgs{x, ctx.vector(weights_.output_norm), x, n, config_.dim, config_.norm_eps}};
+  Activations rows{x, n, config_.dim, {}, RmsNormArgs{x, ctx.vector(weights_.output_norm), x, n, config_.dim, config_.norm_eps}, {}};
   ctx.matmul(weights_.output, rows, ctx.logits());
 }
 
 Activations Transformer::normed(WeightId weight, ExecContext& ctx) const {
   float* const x = ctx.scratch<float>(std::size_t(ctx.n_rows()) * std::size_t(config_.dim));
   RmsNormArgs const norm{ctx.hidden(), ctx.vector(weight), x, ctx.n_rows(), config_.dim, config_.norm_eps};
-  return {x, ctx.n_rows(), config_.dim, {}, norm};
+  return {x, ctx.n_rows(), config_.dim, {}, norm, {}};
 }
 
 void Transformer::add_product(WeightId weight, Activations& x, float const* bias, WeightId post_norm, ExecContext& ctx) const {

@@ -96,15 +96,6 @@ class WeightsBuilder : ShardBuilder {
     out_.states.push_back(state);
   }
 
-  WeightId rope(RopeTable const& table) {
-    std::size_t const n_angles = table.inv_freq.size(), n_rows = table.position_row.size();
-    std::size_t const n = n_angles + (n_rows + sizeof(float) - 1) / sizeof(float);
-    auto copy = std::make_unique<float[]>(n);
-    std::memcpy(copy.get(), table.inv_freq.data(), n_angles * sizeof(float));
-    if (n_rows > 0) std::memcpy(copy.get() + n_angles, table.position_row.data(), n_rows);
-    return push_owned(std::move(copy), std::int64_t(n));
-  }
-
   void add_dense(std::int32_t l) {
     std::int64_t const dim = config_->dim, hidden = config_->layers[std::size_t(l)].hidden_dim;
     if (hidden < 1) throw Error(Errc::bad_file, concat("layer ", l, " has a feed-forward of width ", hidden));

@@ -70,6 +70,7 @@ Executor::Homes Executor::homes_of(AttendRequest const& r) const {
 }
 
 void Executor::attend(AttendRequest const& r) {
+  if (r.seen >= 0) return attend_in_block(r);
   if (asks_attention_ && !p_.kv->in_vram(r.layer)) return attend_helped(r);
   Homes const homes = homes_of(r);
   if (!homes.host) return attend_in(r, true);
@@ -149,6 +150,7 @@ void Executor::attend_in(AttendRequest const& r, bool in_vram) {
     cross(in_vram, pieces, side_->record());
     q = reinterpret_cast<float const*>(q2);
     store_kv(r, reinterpret_cast<float const*>(k2), reinterpret_cast<float const*>(v2), in_vram, {0, n_rows_});
+    if (!in_vram) wait_for_streamed();
   }
   AttentionArgs args = attention_args(r, q, in_vram, {0, n_rows_});
   args.out = out;
@@ -194,6 +196,7 @@ void Executor::attend_split(AttendRequest const& r) {
     tiered::launch(side.kernels().attention[kv_type], args, side.queue());
   };
   store_own(r, k2, v2, !here);
+  if (here) wait_for_streamed();
   attend_part(!here, q2, out2, log2, other);
   Ticket const done = there.record();
   if (here) host_kv_written_ = done;

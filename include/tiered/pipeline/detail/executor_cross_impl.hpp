@@ -9,21 +9,13 @@
 
 #include "tiered/core/error.hpp"
 #include "tiered/pipeline/executor.hpp"
+#include "tiered/pipeline/kernel_transfer.hpp"
 
 namespace tiered {
 
-/// Few bytes are moved by a kernel of the device, in the queue of what needs them or made them: handing over to a copy engine and back
-/// takes some 25 us, the kernel some 3. From 256 KiB on the engine is as fast.
+/// Whether a kernel of the device takes them.
 bool Executor::kernel_moves(std::size_t bytes) const {
-  constexpr std::size_t most_bytes = std::size_t{256} << 10;
-  return p_.device_maps_host && p_.device.kernels().transfer != nullptr && bytes <= most_bytes && bytes % sizeof(float) == 0;
-}
-
-void Executor::move_by_kernel(std::byte* dst, std::byte const* src, std::size_t bytes) {
-  TransferArgs args;
-  args.parts[0] = {src, dst, std::int32_t(bytes)};
-  args.n_parts = 1;
-  tiered::launch(p_.device.kernels().transfer, args, p_.device.queue());
+  return p_.host_access.activations && p_.device.kernels().transfer != nullptr && bytes <= most_kernel_bytes && bytes % sizeof(float) == 0;
 }
 
 /// Pieces from memory of one side to that of the other, once `ready`; the other side waits for them. Not behind the link's weights where
@@ -38,9 +30,9 @@ void Executor::cross(bool to_device, std::span<CopyPiece const> pieces, Ticket r
     return to.wait_for(kv_copy().last());
   }
   if (to_device && ready.value != 0) p_.device.wait_for(ready);
-  TransferArgs args;
-  for (CopyPiece const& piece : pieces) args.parts[args.n_parts++] = {piece.src, piece.dst, std::int32_t(piece.bytes)};
-  tiered::launch(p_.device.kernels().transfer, args, p_.device.queue());
+  TransferArgs::Part parts[TransferArgs::max_parts];
+  std::ranges::transform(pieces, parts, [](CopyPiece const& p) { return TransferArgs::Part{p.src, p.dst, std::int32_t(p.bytes)}; });
+  transfer(p_.device, {parts, pieces.size()});
   if (!to_device) p_.host.wait_for(p_.device.record());
 }
 
@@ -54,6 +46,12 @@ void Executor::upload_inputs() {
 void Executor::do_hop(Action const& a) {
   bool const to_device = a.device != host_device;
   if (to_device == on_device()) return;
+  if (running_ == no_step || image_->limits.rows_on_host) {  // they are yet to come from outside, or are in host memory between steps
+    if (to_device) host_rows_ = p_.host.record();
+    if (!to_device && kv_copy().last().value != 0) p_.host.wait_for(kv_copy().last());
+    side_ = to_device ? &p_.device : &p_.host;
+    return;
+  }
   std::size_t const bytes = rows_.size() * std::size_t(p_.config->dim) * sizeof(float);
   bool const by_kernel = kernel_moves(bytes);
   Ticket const ready = to_device || !by_kernel ? side_->record() : Ticket{};
@@ -85,7 +83,7 @@ void Executor::copy_vector(Weight const& w, std::byte* dst) {
   });
   if (it != pieces_.end() && kernel_moves(w.bytes())) {
     p_.device.wait_for(ring_.consumer_wait(it->handle));
-    move_by_kernel(dst, it->data + (w.offset - it->origin), w.bytes());
+    transfer(p_.device, it->data + (w.offset - it->origin), dst, w.bytes());
     static_cast<void>(p_.device.record());  // kernels read weights while the kernel before them still runs: not one that writes these
     return;
   }

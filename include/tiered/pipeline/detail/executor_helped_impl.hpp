@@ -45,13 +45,13 @@ void Executor::load_enqueued(float* logits, bool asks_attention) {
   BlockRow const row{0, 0, 0, true};
   rows_ = {&row, 1};
   logits_out_ = logits;
-  ++pass_;
+  ++n_blocks_;
   fill_inputs(rows_);
   upload_inputs();
-  if (asks_experts_) routed_.few().begin_step(pass_);
+  if (asks_experts_) routed_.few().begin_step(n_blocks_);
   if (asks_attention) {
     refresh_kv_tables();
-    attention_.begin_step(pass_, 0);
+    attention_.begin_step(n_blocks_, 0);
   }
   routed_.few().give_up();  // kernels that are yet to be loaded must not stand behind one that waits
   attention_.give_up();
@@ -78,12 +78,12 @@ void Executor::run_helped(bool asks_attention) {
   GraphRef const known = find_graph(1, asks_attention);
   GraphRef const graph = known != nullptr ? known : capture_walk(asks_attention);
   if (asks_experts_) {
-    routed_.stop_flow(pass_);
-    few.begin_step(pass_);
+    routed_.stop_flow(n_blocks_);
+    few.begin_step(n_blocks_);
   }
   if (asks_attention) {
     refresh_kv_tables();
-    attention_.begin_step(pass_, rows_.front().position);
+    attention_.begin_step(n_blocks_, rows_.front().position);
   }
   Ticket const begin = p_.trace != nullptr ? p_.device.record() : Ticket{};
   Ticket end;

@@ -34,8 +34,10 @@ Executor::~Executor() = default;
 
 void Executor::activate(PlanImage const& image) {
   if (image_ == &image) return share_room();
-  wait_for_copies();  // those ahead of a block that will not come may still be writing
+  if (image_ != nullptr) wait_for_copies();  // those ahead of a block that will not come may still be writing
+  stop_reading();
   image_ = &image;
+  if (reads_when_idle()) idle_reading_.prepare(image.schedule, p_.table);
   ring_ = ByteRing(image.vram.ring_bytes);
   pieces_.clear();
   prefetched_ = 0;
@@ -50,38 +52,11 @@ void Executor::activate(PlanImage const& image) {
     std::size_t const wanted = image.vram.resident[s];
     if (resident_at_[s] == wanted) continue;
     resident_at_[s] = VramLayout::none;
-    if (wanted == VramLayout::none) continue;
-    Shard const& what = p_.table.shards[s];
-    copy_pieces_.clear();
-    cut(what, {0, what.n_rows}, p_.vram + wanted, copy_pieces_);
-    Ticket const before = p_.copy.last();
-    resident_ready_[s] = p_.copy.submit(copy_pieces_, {});
-    settled_ = false;
-    resident_at_[s] = wanted;
-    trace({ActionKind::copy, first_gpu, what.id, {0, what.n_rows}, {}, wanted, what.bytes}, TraceLane::copy, before, p_.copy.last());
+    if (wanted != VramLayout::none) bring(p_.table.shards[s].id, wanted, {});
   }
+  set_block_table();
   if (image.uses_device) upload_kv_tables();
-  env_ = {p_.table,
-          p_.config,
-          p_.host,
-          p_.device,
-          &p_.copy,
-          base_of(false),
-          image.uses_device ? base_of(true) : nullptr,
-          &image.activations,
-          &image.plan,
-          &image.vram,
-          p_.vram,
-          resident_ready_,
-          p_.cache,
-          p_.trace,
-          p_.device_maps_host,
-          p_.device_reads_host_weights,
-          p_.device_maps_kv};
-  env_.help_patience_ns = p_.help_patience_ns;
-  env_.rows_copy = &kv_copy();
-  env_.look_ahead = p_.look_ahead;
-  env_.read_ahead = p_.read_ahead;
+  set_environment();
   routed_.prepare(first_expert_);
   if (image.uses_device) settled_ = false;
   device_embeds_ = device_embeds();
@@ -92,6 +67,46 @@ void Executor::activate(PlanImage const& image) {
   helps_attention_ = or_asks && !p_.kv->all_in_vram(p_.kv->max_tokens()) && attention_.can_help();
   if (asks_experts_) routed_.few().open_mail();
   if (helps_attention_) attention_.open_mail();
+}
+
+/// Of routed experts, under the current plan.
+void Executor::set_environment() {
+  env_ = {.table = p_.table,
+          .config = p_.config,
+          .host = p_.host,
+          .device = p_.device,
+          .copy = &p_.copy,
+          .host_base = base_of(false),
+          .device_base = image_->uses_device ? base_of(true) : nullptr,
+          .layout = &image_->activations,
+          .plan = &image_->plan,
+          .vram_layout = &image_->vram,
+          .vram = p_.vram,
+          .resident_ready = resident_ready_,
+          .cache = p_.cache,
+          .trace = p_.trace,
+          .host_access = p_.host_access,
+          .help_patience_ns = p_.help_patience_ns,
+          .rows_copy = &kv_copy(),
+          .look_ahead = p_.look_ahead,
+          .read_ahead = p_.read_ahead};
+}
+
+void Executor::bring(ShardId id, std::size_t at, Ticket after) {
+  Shard const& s = shard(id);
+  copy_pieces_.clear();
+  cut(s, {0, s.n_rows}, p_.vram + at, copy_pieces_);
+  Ticket const before = p_.copy.last();
+  resident_ready_[std::size_t(id)] = p_.copy.submit(copy_pieces_, {&after, 1});
+  settled_ = false;
+  resident_at_[std::size_t(id)] = at;
+  trace({ActionKind::copy, first_gpu, id, {0, s.n_rows}, {}, at, s.bytes}, TraceLane::copy, before, p_.copy.last());
+}
+
+void Executor::bring_back(PlanImage const& image, ShardId resident, Ticket after) {
+  std::size_t const wanted = image.vram.resident[std::size_t(resident)];
+  expects(image_ == nullptr && wanted != VramLayout::none, "Executor: what comes back is a resident, while no plan is current");
+  if (resident_at_[std::size_t(resident)] != wanted) bring(resident, wanted, after);
 }
 
 void Executor::share_room() {
@@ -114,11 +129,11 @@ std::vector<CopyPiece> Executor::hand_over(PlanImage const& image, std::span<Sha
 
 /// Whether the device takes the rows from the embedding on: it can look them up, and the next step is its own.
 bool Executor::device_embeds() const {
-  if (!image_->uses_device || !p_.device_reads_host_weights) return false;
+  if (!image_->uses_device) return false;
   ShardId const table = p_.table.steps.front().shard;
   if (shard(table).kind != ShardKind::embedding) return false;
   Weight const& w = p_.table.weights[std::size_t(shard(table).weights.begin)];
-  if (p_.device.kernels().embed[std::uint32_t(w.dtype)] == nullptr) return false;
+  if (p_.device.kernels().embed[std::uint32_t(w.dtype)] == nullptr || !p_.host_access.weights.has(w.data, w.bytes())) return false;
   auto const next = std::ranges::find_if(image_->schedule, [&](Action const& a) { return a.kind == ActionKind::run && a.shard != table; });
   return next != image_->schedule.end() && next->device != host_device;
 }
@@ -143,9 +158,10 @@ bool Executor::only_device(bool helped) const {
 /// Page lists and tables of the layers that have KV in VRAM, with the device's addresses: of pages in host memory where they would be
 /// while they are streamed, and where nothing is, but the device can read them, where they are: these change, see refresh_kv_tables().
 void Executor::upload_kv_tables() {
+  if (p_.config->block.n_ranges > 0) return;
   std::size_t const n_slots = std::size_t(p_.kv->n_slots()), n_pages = std::size_t(p_.kv->n_pages());
   std::byte* const device = base_of(true) + image_->activations.kv_tables;
-  bool const streams = image_->activations.kv_stream.half_pages > 0, maps = !streams && p_.device_maps_kv;
+  bool const streams = image_->activations.kv_stream.half_pages > 0, maps = !streams && p_.host_access.kv;
   kv_table_version_ = p_.kv->host_version();
   kv_table_image_.clear();
   kv_table_offset_.assign(p_.config->layers.size(), 0);
@@ -171,8 +187,7 @@ void Executor::upload_kv_tables() {
     }
   }
   if (kv_table_image_.empty()) return;
-  p_.copy.submit({device, kv_table_image_.data(), kv_table_image_.size()}, Ticket{});
-  p_.device.wait_for(p_.copy.last());
+  p_.device.wait_for(kv_copy().submit({device, kv_table_image_.data(), kv_table_image_.size()}, Ticket{}));  // not behind all residents
 }
 
 void Executor::refresh_kv_tables() {
@@ -196,10 +211,34 @@ void Executor::recover() noexcept {
   for (CopyLane const* lane : {&p_.copy, &kv_copy()}) in_any_case([&] { lane->wait(lane->last()); });
   for (CopyLane const* lane : {&p_.copy, &kv_copy()}) in_any_case([&] { lane->recover(); });
   in_any_case([&] { p_.host.recover(); });
+  in_any_case([&] { stop_reading(); });
   in_any_case([&] { p_.device.recover(); });
+  forget();
+}
+
+void Executor::leave_vram() {
+  wait_for_copies();
+  p_.host.synchronize();
+  p_.device.synchronize();
+  forget();
+}
+
+void Executor::move_host(std::byte* host_base) {
+  p_.host_base = host_base;
+  image_ = nullptr;
+}
+
+/// Nothing is in flight.
+void Executor::forget() noexcept {
   image_ = nullptr;
   capturing_ = false;
-  for (Ticket* t : {stream_used_, stream_saved_}) std::fill(t, t + 2, Ticket{});
+  port_ = nullptr;
+  listener_ = nullptr;
+  halves_ = {};
+  leaving_ = {};
+  host_rows_ = {};
+  took_inputs_ = false;
+  for (Ticket* t : {stream_used_, stream_saved_, block_kv_used_}) std::fill(t, t + 2, Ticket{});
   host_kv_written_ = {};
   std::fill(resident_at_.begin(), resident_at_.end(), VramLayout::none);
   p_.cache->clear({});
@@ -212,13 +251,22 @@ void Executor::recover() noexcept {
   routed_ = std::move(anew);
 }
 
+/// Nobody reads weights any more: they may go.
+void Executor::stop_reading() {
+  if (reads_when_idle()) tiered::launch(p_.host.kernels().read_when_idle, ReadAheadArgs{}, p_.host.queue_now());
+  idle_reading_.clear();
+}
+
 // ---- one block
 
-void Executor::run_block(std::span<BlockRow const> rows, float* logits) {
+void Executor::run_block(std::span<BlockRow const> rows, float* logits, RowPort* port, RoomListener* listener) {
   rows_ = rows;
+  port_ = port;
+  begin_telling(listener);
   logits_out_ = logits;
   host_kv_written_ = {};
-  ++pass_;
+  for (Ticket& saved : stream_saved_) saved = {};
+  ++n_blocks_;
   fill_inputs(rows);
   side_ = &p_.host;
   if (image_->uses_device) upload_inputs();
@@ -234,9 +282,13 @@ void Executor::run_block(std::span<BlockRow const> rows, float* logits) {
     walk();
   }
   p_.host.synchronize();
-  if (!image_->uses_device) return;
-  p_.device.synchronize();
-  settle();
+  if (image_->uses_device) {
+    p_.device.synchronize();
+    settle();
+  }
+  for (PortHalf& half : halves_) hand_out(half);
+  port_ = nullptr;
+  listener_ = nullptr;
 }
 
 void Executor::wait_for_copies() {
@@ -319,6 +371,7 @@ void Executor::fill_inputs(std::span<BlockRow const> rows) {
   std::int32_t *const tokens = buffer<std::int32_t>(false, l.tokens), *const positions = buffer<std::int32_t>(false, l.positions),
                       *const outputs = buffer<std::int32_t>(false, l.outputs);
   KvRow* const kv_rows = buffer<KvRow>(false, l.kv_rows);
+  Range* const seen = buffer<Range>(false, l.seen);
   std::size_t const block = std::size_t(image_->limits.block);
   outputs_total_ = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -326,12 +379,13 @@ void Executor::fill_inputs(std::span<BlockRow const> rows) {
     if (l.position_rows == 1) positions[i] = rows[i].position;
     for (std::size_t r = 0; r < rope_position_rows && l.position_rows > 1; ++r) positions[r * block + i] = rows[i].rope_positions[r];
     kv_rows[i] = {rows[i].slot, rows[i].position};
+    for (std::size_t k = 0; k < std::size_t(p_.config->block.n_ranges); ++k) seen[k * block + i] = rows[i].seen[k];
     if (rows[i].want_logits) outputs[outputs_total_++] = std::int32_t(i);
   }
 }
 
 void Executor::walk() {
-  running_ = ShardId{0xffffffffu};
+  running_ = no_step;
   for (cursor_ = std::exchange(prefetched_, 0); cursor_ < image_->schedule.size(); ++cursor_) {
     Action const& a = image_->schedule[cursor_];
     switch (a.kind) {
@@ -341,6 +395,7 @@ void Executor::walk() {
       case ActionKind::hop: do_hop(a); break;
       case ActionKind::fetch_routed: do_fetch_routed(a); break;
     }
+    if (listener_ != nullptr) tell(a);
   }
 }
 
@@ -395,6 +450,9 @@ void Executor::do_run(Action const& a) {
   side_ = a.device == host_device && !(s.kind == ShardKind::embedding && device_embeds_) ? &p_.host : &p_.device;
   kernels_ = &side_->kernels();
   queue_ = side_->queue();
+  if (!on_device() && rows_.size() <= std::size_t(attention_few_rows)) {
+    if (ReadAheadArgs const idle = idle_reading_.of(cursor_); idle.n_parts > 0) tiered::launch(kernels_->read_when_idle, idle, queue_);
+  }
   Ticket const begin = mark();
   s.kind == ShardKind::output ? run_output(step) : run_chunks(step);
   if (reached_ < s.n_rows) advance_to(s, s.n_rows - 1);
@@ -413,7 +471,9 @@ void Executor::set_rows(std::int32_t begin, std::int32_t n) {
   scratch_ = Scratch(base_of(d) + l.step, l.step_bytes);
   chunk_begin_ = begin;
   n_rows_ = n;
-  hidden_ = buffer<float>(d, l.hidden) + std::size_t(begin) * std::size_t(p_.config->dim);
+  std::size_t const dim = std::size_t(p_.config->dim);
+  hidden_ = brings_rows() ? buffer<float>(true, l.hidden_halves) + chunk_half() * std::size_t(image_->limits.chunk) * dim
+                          : buffer<float>(d, l.hidden) + std::size_t(begin) * dim;
   tokens_ = buffer<std::int32_t>(d, l.tokens) + begin;
   positions_ = buffer<std::int32_t>(d, l.positions) + begin;
   position_stride_ = image_->limits.block;
@@ -421,14 +481,20 @@ void Executor::set_rows(std::int32_t begin, std::int32_t n) {
 
 void Executor::run_chunks(Step step) {
   std::int32_t const n = std::int32_t(rows_.size()), chunk = std::max(image_->limits.chunk, 1);
-  bool const adds = shard(step.shard).kind == ShardKind::attention;
-  for (std::int32_t begin = 0; begin < n; begin += chunk) {
-    set_rows(begin, std::min(chunk, n - begin));
-    chunk_max_position_ = 0;
-    for (std::int32_t i = begin; i < begin + n_rows_; ++i)
-      chunk_max_position_ = std::max(chunk_max_position_, rows_[std::size_t(i)].position);
-    if (adds && step.layer > 0 && step.layer <= p_.config->n_deepstack_layers) add_vectors(step.layer - 1);
-    model_.run(step, *this);
+  Shard const& s = shard(step.shard);
+  bool const adds = s.kind == ShardKind::attention;
+  for (pass_ = 0; pass_ < s.n_passes; ++pass_) {
+    for (std::int32_t begin = 0; begin < n; begin += chunk) {
+      if (begin > 0 || pass_ > 0) check_cancelled(step.layer);
+      set_rows(begin, std::min(chunk, n - begin));
+      chunk_max_position_ = 0;
+      for (std::int32_t i = begin; i < begin + n_rows_; ++i)
+        chunk_max_position_ = std::max(chunk_max_position_, rows_[std::size_t(i)].position);
+      if (adds && step.layer > 0 && step.layer <= p_.config->n_deepstack_layers) add_vectors(step.layer - 1);
+      begin_chunk(step);
+      model_.run(step, *this);
+      end_chunk();
+    }
   }
 }
 
@@ -461,7 +527,7 @@ void Executor::advance_to(Shard const& s, std::int32_t row) {
 
 void Executor::do_fetch_routed(Action const& a) {
   Ticket const begin = mark();
-  routed_.run(routed_rows_, first_expert_[std::size_t(routed_rows_.layer)], pass_);
+  routed_.run(routed_rows_, first_expert_[std::size_t(routed_rows_.layer)], n_blocks_);
   trace({a.kind, side_->device(), a.shard, {}, {0, std::int32_t(rows_.size())}, 0, 0}, on_device() ? TraceLane::device : TraceLane::host,
         begin, mark());
 }

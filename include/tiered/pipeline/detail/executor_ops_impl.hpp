@@ -55,7 +55,7 @@ float const* Executor::vector(WeightId id) {
 /// The whole product where the host has its weights.
 MatmulArgs Executor::host_product(WeightId id, Activations& x, float* y, float const* bias) {
   Weight const& w = p_.table.weight(id);
-  return {w.data, in_type_for(w.dtype, x, *kernels_), bias, y, x.n_rows, w.rows, w.cols, w.rows};
+  return {w.data, in_type_for(w, x, *kernels_), bias, y, x.n_rows, w.rows, w.cols, w.rows};
 }
 
 /// Where a weight lies whole until the step returns, on the step's device, which waits for it; null where it goes by rows.
@@ -68,8 +68,7 @@ std::byte const* Executor::whole(Weight const& w) {
 }
 
 /// For all products in one launch, where the device can for so few and such long rows and has the weights whole; else false.
-bool Executor::fused_args(FusedMatmulArgs& args, std::span<ProductRequest const> products, Activations const& x,
-                          FusedMatmulArgs::Then then) {
+bool Executor::fused_args(FusedMatmulArgs& args, std::span<ProductRequest const> products, Activations& x, FusedMatmulArgs::Then then) {
   if (products.size() > FusedMatmulArgs::max_parts) return false;
   for (ProductRequest const& p : products) {
     Weight const& w = p_.table.weight(p.weight);
@@ -78,6 +77,7 @@ bool Executor::fused_args(FusedMatmulArgs& args, std::span<ProductRequest const>
     if (data == nullptr) return false;
     args.parts[args.n_parts++] = {data, p.bias, p.y, w.rows, w.rows, w.dtype};
   }
+  if (!x.gated()) values_of(x);
   args.x = x.unnormed();
   args.norm = !x.normed();
   args.norm_weight = x.norm.weight;
@@ -89,7 +89,7 @@ bool Executor::fused_args(FusedMatmulArgs& args, std::span<ProductRequest const>
 }
 
 /// Launches nothing where fused_args() says no.
-bool Executor::fused(std::span<ProductRequest const> products, Activations const& x, FusedMatmulArgs::Then then, Activation activation) {
+bool Executor::fused(std::span<ProductRequest const> products, Activations& x, FusedMatmulArgs::Then then, Activation activation) {
   FusedMatmulArgs args;
   if (!fused_args(args, products, x, then)) return false;
   args.activation = activation;
@@ -132,15 +132,20 @@ void Executor::router(RouterRequest const& r, Activations& x) {
 
 void Executor::matmul_add(WeightId id, Activations& x, float* spare, float const* bias) {
   ProductRequest const p{id, hidden_, bias};
-  if (!fused({&p, 1}, x, FusedMatmulArgs::Then::add)) ExecContext::matmul_add(id, x, spare, bias);
+  if (fused({&p, 1}, x, FusedMatmulArgs::Then::add)) return;
+  auto const kernel = row_product(id).matmul_add;
+  kernel == nullptr ? ExecContext::matmul_add(id, x, spare, bias) : product(kernel, id, x, hidden_, bias);
 }
 
 void Executor::matmul(WeightId id, Activations& x, float* y, float const* bias) {
   ProductRequest const p{id, y, bias};
-  if (fused({&p, 1}, x, FusedMatmulArgs::Then::store)) return;
+  if (!fused({&p, 1}, x, FusedMatmulArgs::Then::store)) product(row_product(id).matmul, id, x, y, bias);
+}
+
+/// Range after range, as the weight's rows are there.
+void Executor::product(Kernel<MatmulArgs> kernel, WeightId id, Activations& x, float* y, float const* bias) {
   Weight const& w = p_.table.weight(id);
   MatmulArgs args = host_product(id, x, y, bias);
-  auto const kernel = kernels_->matmul[std::uint32_t(w.dtype)];
   if (!on_device()) return tiered::launch(kernel, args, queue_);
   for (std::int32_t row = w.first_row; row < w.first_row + w.rows;) {
     std::int32_t end = 0;
@@ -155,7 +160,8 @@ void Executor::matmul(WeightId id, Activations& x, float* y, float const* bias) 
 
 void Executor::matmul_set(std::span<ProductRequest const> products, Activations& x) {
   if (fused(products, x, FusedMatmulArgs::Then::store)) return;
-  if (on_device() || kernels_->matmul_set == nullptr || products.size() > MatmulSetArgs::max_parts)
+  bool const fine = std::ranges::any_of(products, [&](ProductRequest const& p) { return row_product(p.weight).fine; });
+  if (on_device() || kernels_->matmul_set == nullptr || fine || products.size() > MatmulSetArgs::max_parts)
     return ExecContext::matmul_set(products, x);
   MatmulSetArgs args;
   for (ProductRequest const& p : products) {
@@ -165,13 +171,16 @@ void Executor::matmul_set(std::span<ProductRequest const> products, Activations&
   tiered::launch(kernels_->matmul_set, args, queue_);
 }
 
-void Executor::gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) {
+Activations Executor::gated_matmul(WeightId gate, WeightId up, Activations& x, float* y, float* spare, Activation activation) {
   ProductRequest const products[] = {{gate, y}, {up, spare}};
-  if (fused(products, x, FusedMatmulArgs::Then::gate, activation)) return;
-  if (on_device() || kernels_->gated_matmul == nullptr) return ExecContext::gated_matmul(gate, up, x, y, spare, activation);
+  Activations const done{y, x.n_rows, p_.table.weight(gate).rows};
+  if (fused(products, x, FusedMatmulArgs::Then::gate, activation)) return done;
+  bool const fine = row_product(gate).fine || row_product(up).fine;
+  if (on_device() || kernels_->gated_matmul == nullptr || fine) return ExecContext::gated_matmul(gate, up, x, y, spare, activation);
   MatmulArgs const gate_args = host_product(gate, x, y, nullptr), up_args = host_product(up, x, spare, nullptr);
   tiered::launch(kernels_->gated_matmul,
                  GatedMatmulArgs{gate_args, up_args, p_.table.weight(gate).dtype, p_.table.weight(up).dtype, activation}, queue_);
+  return done;
 }
 
 void Executor::embed(WeightId table, float scale) {

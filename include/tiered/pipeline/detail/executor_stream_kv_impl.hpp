@@ -141,4 +141,11 @@ void Executor::store_streamed(AttendRequest const& r, Range rows, Range area) {
   stream_saved_[half] = kv_copy().last();
 }
 
+/// For the host to read: what the device stored for earlier chunks of the block, in either half, may be on its way home.
+void Executor::wait_for_streamed() {
+  for (Ticket const saved : stream_saved_) {
+    if (saved.value != 0) p_.host.wait_for(saved);
+  }
+}
+
 }  // namespace tiered

@@ -145,7 +145,7 @@ bool ExpertFlow::has_expert(std::int32_t of_layer, std::int32_t e) const {
 bool ExpertFlow::shares(std::int32_t number) {
   ShardPlan const& plan = *env_->plan;
   LayerConfig const& config = env_->config->layers[std::size_t(number)];
-  if (!plan.share || plan.deterministic || !env_->device_maps_host || env_->device.kernels().transfer == nullptr ||
+  if (!plan.share || plan.deterministic || !env_->host_access.activations || env_->device.kernels().transfer == nullptr ||
       env_->host.kernels().expert_window == nullptr || shared_room(*env_->layout, n_rows_, env_->config->dim, config.hidden_dim).slots == 0)
     return false;
   std::int32_t const n = layer(number).n_experts;

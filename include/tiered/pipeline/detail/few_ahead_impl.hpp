@@ -168,12 +168,22 @@ void FewRouted::find_helped(std::uint32_t missing) {
     if (!env_->plan->shards[std::size_t(e.shard)].cached) continue;
     e.entry = env_->cache->find(e.shard, step_);
     e.may_be_fetched = is_missing && e.entry == nullptr;
+    e.may_be_read = copies && e.may_be_fetched && is_readable(e);
     if (e.entry == nullptr) continue;
     ++e.entry->pins;
     Coming const* const c = coming(e.shard);
     e.late = is_missing && copies && (c == nullptr || is_there(*c) || (comes_soon && !on_way_.empty() && c->filled == on_way_.front()));
     if (e.late) e.where = Where::fetched;
   }
+}
+
+/// Asked anew each time: memory becomes readable in the background, piece by piece.
+bool FewRouted::is_readable(Expert const& e) const {
+  for (std::int32_t i = shard(e).weights.begin; i < shard(e).weights.end; ++i) {
+    Weight const& w = env_->table.weights[std::size_t(i)];
+    if (!env_->host_access.weights.has(w.data, w.bytes())) return false;
+  }
+  return true;
 }
 
 FewRouted::Coming const* FewRouted::coming(ShardId id) const {

@@ -23,7 +23,7 @@ bool FewRouted::can_help(std::int32_t layer) const {
     Weight const& w = env_->table.weights[std::size_t(env_->table.shard(first).weights.begin + matrix)];
     return (reinterpret_cast<std::uintptr_t>(w.data) | w.bytes()) % sizeof(std::uint32_t) == 0;
   };
-  return env_->device_maps_host && env_->device_reads_host_weights && env_->host.queue_now().native != nullptr &&
+  return env_->host_access.activations && env_->host_access.weights && env_->host.queue_now().native != nullptr &&
          !env_->plan->deterministic && k.help != nullptr && k.transfer != nullptr && k.routed_experts != nullptr &&
          type_of(first, 0) == type_of(first, 1) && in_words(0) && in_words(1) && in_words(2) &&
          config.experts.n_experts_used <= HelpLog::max_used && k.fuses(type_of(first, 0), 1, env_->config->dim) &&
@@ -136,14 +136,7 @@ void FewRouted::begin_step(std::uint64_t step) {
   keep_reserve();
   clear_evicted();
   addresses_.is_current();
-  std::vector<TransferArgs::Part>& parts = addresses_.changes();
-  for (std::size_t begin = 0; begin < parts.size(); begin += TransferArgs::max_parts) {
-    TransferArgs args;
-    args.n_parts = std::int32_t(std::min(parts.size() - begin, std::size_t(TransferArgs::max_parts)));
-    std::copy_n(parts.begin() + std::ptrdiff_t(begin), args.n_parts, args.parts);
-    tiered::launch(env_->device.kernels().transfer, args, env_->device.queue());
-  }
-  parts.clear();
+  addresses_.send_changes();
   HelpMail& m = mail();
   m.step = step;
   m.timed_out = 0;
@@ -222,7 +215,8 @@ void FewRouted::count_request(double asked_s, double decided_s, double computed_
 }
 
 /// In whole experts, so that the host and the link end together as nearly as can be. One that the link does not bring now may come for
-/// later. What is on its way takes the link, too: half a copy each, on the average.
+/// later. What is on its way takes the link, too: half a copy each, on the average. A kernel reads what the link brings now: what the
+/// device may not read in place, not yet or never, is the host's, and the copy engine's for later.
 void FewRouted::share_helped_misses() {
   evicted_.clear();
   std::ptrdiff_t const n = std::ranges::count_if(experts_, &Expert::may_be_fetched);
@@ -234,13 +228,14 @@ void FewRouted::share_helped_misses() {
     return std::max(host * link_share, (double(n_fetched) + on_way) * (1 - link_share));
   };
   std::ptrdiff_t n_fetch = 0;
-  for (std::ptrdiff_t k = 1; k <= n && link_share > 0; ++k) {
+  std::ptrdiff_t const n_readable = std::ranges::count_if(experts_, &Expert::may_be_read);
+  for (std::ptrdiff_t k = 1; k <= n_readable && link_share > 0; ++k) {
     if (seconds(k) <= seconds(n_fetch)) n_fetch = k;
   }
   for (bool const read : {false, true}) {
     for (Expert& e : experts_) {
       if (n_fetch == 0) break;
-      if (!e.may_be_fetched || e.where == Where::fetched || is_read(e) != read || !env_->cache->policy().admit(e.shard)) continue;
+      if (!e.may_be_read || e.where == Where::fetched || is_read(e) != read || !env_->cache->policy().admit(e.shard)) continue;
       if (!take_room(e)) return;
       e.where = Where::fetched;
       --n_fetch;

@@ -11,6 +11,7 @@
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/pipeline/few_routed.hpp"
+#include "tiered/pipeline/kernel_transfer.hpp"
 
 namespace tiered {
 
@@ -59,6 +60,11 @@ bool ExpertAddresses::refresh() {
   return known_ = true;
 }
 
+void ExpertAddresses::send_changes() {
+  transfer(env_->device, changes_);
+  changes_.clear();
+}
+
 TransferArgs::Part ExpertAddresses::all() const {
   std::size_t const bytes = env_->config->layers.size() * std::size_t(env_->layout->n_experts) * sizeof(ExpertGroup);
   return {table(env_->host_base, 0), table(env_->device_base, 0), std::int32_t(bytes)};
@@ -88,7 +94,7 @@ bool FewRouted::takes(RoutedRows const& rows, ShardId first_expert) const {
   KernelTable const& k = env_->device.kernels();
   // Where text must not depend on what is cached, all of a layer's experts must fit the cache at once: those of a row do.
   if (env_->plan->deterministic && rows.n_rows > 1) return false;
-  return rows.home != host_device && env_->device_maps_host && k.transfer != nullptr && k.routed_experts != nullptr &&
+  return rows.home != host_device && env_->host_access.activations && k.transfer != nullptr && k.routed_experts != nullptr &&
          rows.n_rows <= attention_few_rows && type_of(first_expert, 0) == type_of(first_expert, 1) &&
          k.fuses(type_of(first_expert, 0), rows.n_rows, env_->config->dim) &&
          k.fuses(type_of(first_expert, 2), rows.n_rows, rows.config->hidden_dim) &&
@@ -240,11 +246,7 @@ void FewRouted::share_misses() {
   for (Expert& e : experts_) {
     if (n_fetch == 0) break;
     if (!e.may_be_fetched || (!env_->plan->deterministic && !env_->cache->policy().admit(e.shard))) continue;
-    if (!take_room(e)) {
-      if (!env_->plan->deterministic) return;
-      throw Error(Errc::over_budget, concat("layer ", rows_->layer, ": the expert cache of ", env_->cache->bytes(),
-                                            " bytes has no room for one more expert of ", shard(e).bytes, " bytes"));
-    }
+    if (!take_room(e)) return env_->plan->deterministic ? take_rooms_anew() : void();
     e.where = Where::fetched;
     --n_fetch;
   }
@@ -257,6 +259,26 @@ bool FewRouted::take_room(Expert& e) {
   e.entry = room->entry;
   after_.push_back(room->after);
   return true;
+}
+
+/// The plan's cache has room for all that a token uses of a layer. But where sizes differ from layer to layer, those that are there may lie
+/// so that no hole between them is large enough: then they come anew, too, one behind the other. All others have gone already. It does not
+/// show in a text: one launch takes all of them, in the order of their ids.
+void FewRouted::take_rooms_anew() {
+  for (Expert& e : experts_) {
+    if (e.entry == nullptr) continue;
+    env_->cache->drop(e.shard);  // what was the room's, and what it is to come after, are in after_ and with the hole
+    e.entry = nullptr;
+    e.may_be_fetched = true;
+  }
+  for (Expert& e : experts_) {
+    if (!e.may_be_fetched) continue;
+    if (!take_room(e)) {
+      throw Error(Errc::over_budget, concat("layer ", rows_->layer, ": the expert cache of ", env_->cache->bytes(),
+                                            " bytes has no room for one more expert of ", shard(e).bytes, " bytes"));
+    }
+    e.where = Where::fetched;
+  }
 }
 
 /// Where there is free room, or most of what this layer asked for was there: where a cache hits rarely, what is brought is gone before it
@@ -430,15 +452,8 @@ void FewRouted::run_fetched() {
   List const here = list_at(env_->host_base, 0), there = list_at(env_->device_base, 0);
   std::int32_t const n_groups = any ? fill_list(here) : 0;
   std::ptrdiff_t const bytes = reinterpret_cast<std::byte*>(here.weights + n_slots()) - reinterpret_cast<std::byte*>(here.groups);
-  std::vector<TransferArgs::Part>& parts = addresses_.changes();
-  if (any && !env_->plan->deterministic) parts.push_back({here.groups, there.groups, std::int32_t(bytes)});
-  for (std::size_t begin = 0; begin < parts.size(); begin += TransferArgs::max_parts) {
-    TransferArgs args;
-    args.n_parts = std::int32_t(std::min(parts.size() - begin, std::size_t(TransferArgs::max_parts)));
-    std::copy_n(parts.begin() + std::ptrdiff_t(begin), args.n_parts, args.parts);
-    tiered::launch(env_->device.kernels().transfer, args, env_->device.queue());
-  }
-  parts.clear();
+  if (any && !env_->plan->deterministic) addresses_.changes().push_back({here.groups, there.groups, std::int32_t(bytes)});
+  addresses_.send_changes();
   if (any) env_->device.wait_for(fetched_);
   if (env_->plan->deterministic) return launch_in_vram();  // all of them, in the order of their ids, wherever they were
   if (any) launch(there.ids, there.weights, there.groups, n_groups);

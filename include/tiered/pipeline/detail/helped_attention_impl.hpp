@@ -19,7 +19,7 @@ namespace tiered {
 bool HelpedAttention::can_help() const {
   KernelTable const &device = env_->device.kernels(), &host = env_->host.kernels();
   std::uint32_t const type = std::uint32_t(kv_->type());
-  return env_->device_maps_host && env_->device_maps_kv && env_->host.queue_now().native != nullptr && !env_->plan->deterministic &&
+  return env_->host_access.activations && env_->host_access.kv && env_->host.queue_now().native != nullptr && !env_->plan->deterministic &&
          env_->layout->kv_stream.half_pages == 0 && env_->config->layers.size() < 1023 && device.attention_ask != nullptr &&
          device.attention_answer != nullptr && device.transfer != nullptr && device.attention[type] != nullptr &&
          device.kv_write[type] != nullptr && host.attention[type] != nullptr;

@@ -9,6 +9,7 @@
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/memory/detail/lane_wait.hpp"
+#include "tiered/pipeline/kernel_transfer.hpp"
 #include "tiered/pipeline/shared_flow.hpp"
 
 namespace tiered {
@@ -21,8 +22,8 @@ Ticket SharedFlow::run(RoutedRows const& rows, ShardId first_expert, ExpertFlow&
   Range const ranks = flow.arrange(n_rows_of_);
   ++counters_.n_layers;
   bool const on_host = run_on_host(flow, ranks);
-  move_by_kernel(at<std::int32_t>(false, env_->layout->expert_ranks), at<std::int32_t>(true, env_->layout->expert_ranks),
-                 flow.ranks().size_bytes());
+  transfer(env_->device, at<std::int32_t>(false, env_->layout->expert_ranks), at<std::int32_t>(true, env_->layout->expert_ranks),
+           flow.ranks().size_bytes());
   ExpertWindowArgs args = args_on(true);
   tiered::launch(env_->device.kernels().group_slots, args, env_->device.queue());
   while (ExpertFlow::Window const* const window = flow.next()) {
@@ -41,21 +42,13 @@ Ticket SharedFlow::run(RoutedRows const& rows, ShardId first_expert, ExpertFlow&
   return env_->device.record();
 }
 
-void SharedFlow::move_by_kernel(void const* from, void* to, std::size_t bytes) const {
-  TransferArgs args;
-  args.parts[0] = {from, to, std::int32_t(bytes)};
-  args.n_parts = 1;
-  tiered::launch(env_->device.kernels().transfer, args, env_->device.queue());
-}
-
 /// Ids at once, rows and weights meanwhile.
 void SharedFlow::bring_rows() {
-  constexpr std::size_t most_by_kernel = std::size_t{256} << 10;  // as in Executor::kernel_moves
   ActivationLayout const& l = *env_->layout;
   std::size_t const n_slots = std::size_t(rows_->n_rows) * std::size_t(n_used()), ids_bytes = n_slots * sizeof(std::int32_t);
   std::int32_t* const ids = at<std::int32_t>(false, l.expert_ids);
-  bool const by_kernel = ids_bytes <= most_by_kernel;
-  if (by_kernel) move_by_kernel(rows_->ids, ids, ids_bytes);
+  bool const by_kernel = ids_bytes <= most_kernel_bytes;
+  if (by_kernel) transfer(env_->device, rows_->ids, ids, ids_bytes);
   Ticket ids_there = env_->device.record();
   auto const bytes_of = [](auto* p) { return reinterpret_cast<std::byte*>(p); };
   auto const source = [](auto* p) { return reinterpret_cast<std::byte const*>(p); };

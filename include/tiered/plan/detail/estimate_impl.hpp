@@ -57,7 +57,7 @@ PassCosts pass_costs(ShardTable const& table, Rows rows, std::int32_t chunk_toke
   }
   for (LayerState const& state : table.states) {
     PassCost const cost = state_cost(state, rows);
-    out.states.push_back({cost.host_s * share, cost.gpu_s * share, cost.copy_s});
+    out.states.push_back({cost.host_s * share, cost.gpu_s * share, cost.copy_s * n_chunks});
   }
   return out;
 }

@@ -49,8 +49,8 @@ inline void try_between(std::vector<float> const& best, std::vector<std::vector<
 }
 
 /// Where the states live is common to all token tiers, and decode and prompts want different things: VRAM for weights, or for KV that
-/// they read very often. Taken is what is fastest for both together; where experts are cached, for a prompt as long as costs' contexts,
-/// too: it has less VRAM for weights.
+/// they read very often. Taken is what is fastest for both together, and for a prompt as long as costs' contexts: it has less VRAM for
+/// weights, and what states leave it decides how many of its rows a weight that crosses the link meets.
 std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const& input, std::size_t n_states,
                                  FunctionRef<TierPlan(int bound, std::span<float const> fixed)> plan) {
   for (int bound : bounds) {
@@ -73,7 +73,7 @@ std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const
   std::size_t const prompt = tier_of(512);
   TierPlan const free_decode = plan(bounds[0], {}), free_prompt = plan(bounds[prompt], {});
   bool const caches = free_decode.plan.cache_bytes > 0 || free_prompt.plan.cache_bytes > 0;
-  std::size_t const long_prompt = caches ? (std::max)(prompt, tier_of(input.cost_context)) : prompt;
+  std::size_t const long_prompt = (std::max)(prompt, tier_of(input.cost_context));
   double best_s = HUGE_VAL;
   std::vector<float> best;
   auto const is_better = [&](std::vector<float> const& states) {
@@ -81,7 +81,9 @@ std::vector<TierPlan> plan_tiers(std::span<int const> bounds, PlannerInput const
       TierPlan decode = states == free_decode.plan.state_in_vram ? free_decode : plan(bounds[0], states);
       double seconds = input.generated_per_prompt * decode.estimate.seconds;
       if (seconds >= best_s && !best.empty()) return false;
-      TierPlan at_prompt = states == free_prompt.plan.state_in_vram ? free_prompt : plan(bounds[prompt], states);
+      // Knowing that all of a prompt's states are there, its placement has other shapes to choose from than where it put them there itself.
+      TierPlan at_prompt = plan(bounds[prompt], states);
+      if (states == free_prompt.plan.state_in_vram && free_prompt.estimate.seconds <= at_prompt.estimate.seconds) at_prompt = free_prompt;
       seconds += at_prompt.estimate.seconds;
       if (seconds >= best_s && !best.empty()) return false;
       if (long_prompt > prompt) {

@@ -52,7 +52,9 @@ class TierPlanner {
   /// Chunks from all rows down by halves, until three sizes gave plans that compute on the device: a smaller one is slower by
   /// itself, but leaves VRAM to weights.
   TierPlan plan(PlaceRef place, PrefetchRef prefetch, CostRefs costs) {
-    std::vector<std::size_t> rings;  // of later shapes: those near the best of the first that streams
+    // Of later shapes: those near the best of the first that streams. What goes in several chunks needs whole shards in its ring, and is
+    // quickest with room for the next; what goes by rows does with little.
+    std::vector<std::size_t> rings_by_rows, rings_of_wholes;
     int n_useful = 0, halvings = 0;
     for (std::int32_t chunk = input_.rows.n; n_useful < 3; chunk = (chunk + 1) / 2, ++halvings) {
       useful_ = in_windows_ = false;
@@ -60,11 +62,12 @@ class TierPlanner {
         // More scratch for no larger a block; or a smaller one, where all but experts has room beside the larger.
         if (in_windows_ && shape.block > shape.chunk && (shape.experts == 0 || best_->plan.ring_bytes == 0)) continue;
         set_shape(shape, costs);
+        std::vector<std::size_t>& rings = shape.block > shape.chunk ? rings_of_wholes : rings_by_rows;
         std::vector<std::size_t> const sizes = rings.empty() ? ring_sizes() : rings;
         for (std::size_t const ring : sizes) {
           if (try_ring(shape, ring, place, prefetch)) break;
         }
-        if (best_ && best_->plan.ring_bytes > 0 && rings.empty()) rings = neighbours(sizes, best_->plan.ring_bytes);
+        if (rings.empty() && is_best(shape) && best_->plan.ring_bytes > 0) rings = neighbours(sizes, best_->plan.ring_bytes);
       }
       n_useful += useful_;
       if (chunk == 1) break;
@@ -119,7 +122,8 @@ class TierPlanner {
 
   void set_shape(Shape const& shape, CostRefs costs) {
     Rows rows = input_.rows;
-    if (input_.cost_context > 0) rows.context = input_.cost_context;
+    // A block's last row sees all of it.
+    if (input_.cost_context > 0) rows.context = (std::min)(rows.context, (std::max)(input_.cost_context, rows.n));
     costs_ = pass_costs(table_, rows, shape.chunk, shape.block, costs.shard, costs.state, shape.experts, costs.same_for_alike);
     expert_costs_ = ExpertCosts{experts_, costs_.shards};
     costs_.streams_states = input_.streams_states;
@@ -130,29 +134,29 @@ class TierPlanner {
       share_ = tier_share(hardware_, table_, experts_, costs_, estimator_.dim(), {(std::min)(shape.block, input_.rows.n), rows.context},
                           costs.shard);
     if (input_.rows.context > 0) costs_.states_used = (std::min)(1.0, double(rows.context) / double(input_.rows.context));
-    request_ = {table_.shards,
-                costs_.shards,
-                table_.states,
-                costs_.states,
-                input_.budget,
-                input_.rows,
-                0,
-                shape.scratch_bytes,
-                input_.fixed_state_in_vram,
-                estimator_.hop_s((std::min)(shape.block, input_.rows.n)),
-                input_.state_pages,
-                costs_.states_used,
-                costs_.streams_states,
-                input_.launches_attention,
-                input_.looks_ahead,
-                input_.reads_ahead,
-                input_.deterministic,
-                mutual_,
-                mutual_attention_,
-                helped_machine(hardware_),
-                &experts_,
-                &expert_costs_,
-                share_};
+    request_ = {.shards = table_.shards,
+                .costs = costs_.shards,
+                .states = table_.states,
+                .state_costs = costs_.states,
+                .budget = input_.budget,
+                .rows = input_.rows,
+                .ring_bytes = 0,
+                .scratch_bytes = shape.scratch_bytes,
+                .fixed_state_in_vram = input_.fixed_state_in_vram,
+                .hop_s = estimator_.hop_s((std::min)(shape.block, input_.rows.n)),
+                .state_pages = input_.state_pages,
+                .states_used = costs_.states_used,
+                .streams_states = costs_.streams_states,
+                .launches_attention = input_.launches_attention,
+                .looks_ahead = input_.looks_ahead,
+                .reads_ahead = input_.reads_ahead,
+                .deterministic = input_.deterministic,
+                .mutual = mutual_,
+                .mutual_attention = mutual_attention_,
+                .helped = helped_machine(hardware_),
+                .experts = &experts_,
+                .expert_costs = &expert_costs_,
+                .expert_share = share_};
   }
 
   /// None, one to three of the largest shards of a layer, two of the largest of all, and a geometric row up to what is free.
@@ -175,6 +179,11 @@ class TierPlanner {
     std::sort(sizes.begin(), sizes.end());
     sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
     return sizes;
+  }
+
+  bool is_best(Shape const& shape) const {
+    return best_ && best_->plan.chunk_tokens == shape.chunk && best_->plan.block_tokens == shape.block &&
+           best_->plan.expert_tokens == shape.experts;
   }
 
   static std::vector<std::size_t> neighbours(std::vector<std::size_t> const& sizes, std::size_t best) {

@@ -15,7 +15,10 @@ namespace tiered::detail {
 /// Sequences of one length, filled with keys and values as a model's kernels write them.
 class MeasuredAttention {
  public:
-  static constexpr std::int32_t most_context = 4096, most_rows = 512;
+  static constexpr std::int32_t most_context = 4096;
+
+  /// As chunks of long prompts have: fewer do not fill a GPU.
+  std::int32_t most_rows() const { return room_.on_device ? 2048 : 512; }
 
   MeasuredAttention(MeasureRoom& room, AttentionShape const& shape, std::span<std::byte> pages) : room_(room), shape_(shape) {
     std::size_t const row = std::size_t(shape.n_kv_heads) * kv_row_bytes(shape.kv_type, shape.head_dim);
@@ -24,7 +27,7 @@ class MeasuredAttention {
     pages_each_ = std::min(most, std::max<std::size_t>(n_pages / 2, 1));
     n_tables_ = std::min<std::size_t>(n_pages / pages_each_, 16);
     context_ = std::int32_t(pages_each_) * shape.page_tokens;
-    while (context_ > most_rows && !fits_tables()) context_ /= 2, pages_each_ /= 2;
+    while (context_ > most_rows() && !fits_tables()) context_ /= 2, pages_each_ /= 2;
     if (is_possible()) lay_out(pages);
   }
 
@@ -85,7 +88,7 @@ class MeasuredAttention {
   /// The same few keys and values again and again, in all pages.
   void write_all() {
     std::size_t const row = std::size_t(shape_.n_kv_heads) * std::size_t(shape_.head_dim) * sizeof(float);
-    std::int32_t const n = std::int32_t(std::min({room_.x.size() / row, std::size_t(context_), std::size_t(most_rows)}));
+    std::int32_t const n = std::int32_t(std::min({room_.x.size() / row, std::size_t(context_), std::size_t(most_rows())}));
     KvWriteArgs args{room_.floats(room_.x), room_.floats(room_.x), nullptr,           tables_, 0,
                      shape_.n_kv_heads,     shape_.head_dim,       shape_.page_tokens};
     for (std::size_t t = 0; t < n_tables_; ++t) {
@@ -125,7 +128,7 @@ inline void measure_attention(MeasureRoom& room, AttentionShape const& shape, st
   double const one_s = seconds_per_call(room.side, clock, true, [&](std::int64_t i) { attention.one_row(i); });
   rates.attention_bytes_per_s = attention.one_row_bytes() / without_launches(one_s);
   rates.attention_flops_per_s = attention.rows_flops(1) / without_launches(one_s);
-  for (std::int32_t n = 32; n <= MeasuredAttention::most_rows && attention.fits(n, 0); n *= 4) {
+  for (std::int32_t n = 32; n <= attention.most_rows() && attention.fits(n, 0); n *= 4) {
     double const expected_s = attention.rows_flops(n) / rates.attention_flops_per_s;
     if (clock.is_late() || expected_s > 30 * clock.cell_s()) break;
     double const s = seconds_per_call(room.side, clock, false, [&](std::int64_t) { attention.rows(n); });

@@ -79,7 +79,7 @@ Image decode_image(std::span<std::byte const> bytes, ImageLimits const& limits) 
   }
 }
 
-Image load_image(std::string const& path, ImageLimits const& limits) {
+Image load_image(std::string const& path, ImageLimits const& limits, MediaHasher* content) {
   auto const file = detail::FileHandle::open(path);
   if (limits.max_file_bytes < 0 || file.size_bytes() > std::uint64_t(limits.max_file_bytes)) {
     throw Error(Errc::over_budget,
@@ -89,6 +89,7 @@ Image load_image(std::string const& path, ImageLimits const& limits) {
     auto const n_bytes = std::size_t(file.size_bytes());
     auto const data = std::make_unique_for_overwrite<std::byte[]>(n_bytes);
     file.read_at(0, {data.get(), n_bytes});
+    if (content != nullptr) content->add(std::span<std::byte const>(data.get(), n_bytes));
     return decode_image({data.get(), n_bytes}, limits);
   } catch (std::bad_alloc const&) {
     throw Error(Errc::out_of_memory, concat(path, ": no memory for its ", file.size_bytes(), " bytes"));

@@ -66,6 +66,16 @@ class JpegReader {
   bool can_hold(ImageSize size) const {
     return info_.arith_code || std::uint64_t(size.width) * std::uint64_t(size.height) / 64 / 8 <= bytes_.size();
   }
+  /// Arithmetic coding says next to nothing in next to no bits: work and memory follow the bytes all the same, beyond what is quick. A
+  /// photo has less than a hundredth of that many pixels a byte.
+  /// Errors  over_budget with both numbers.
+  void check_work(ImageSize size) const {
+    constexpr std::uint64_t pixels_per_byte = 8192, always = 1 << 20;
+    std::uint64_t const most = std::max(always, std::uint64_t{bytes_.size()} * pixels_per_byte);
+    if (!info_.arith_code || std::uint64_t(size.n_pixels()) <= most) return;
+    throw Error(Errc::over_budget, concat("a JPEG image of ", size.width, " x ", size.height, " pixels in ", bytes_.size(),
+                                          " bytes of arithmetic coding, more than the limit of ", most, " for so few"));
+  }
   /// `row` holds a row of 4 bytes a pixel.
   void read_rows(Image& image, std::uint8_t* row) {
     if (setjmp(leave_) != 0) fail();
@@ -141,9 +151,8 @@ Image decode_jpeg(std::span<std::byte const> bytes, ImageLimits const& limits) {
   JpegReader reader(bytes);
   ImageSize const size = reader.read_header();
   check_size(ImageFormat::jpeg, size, limits);
-  if (!reader.can_hold(size)) {
-    throw Error(Errc::bad_file, concat("JPEG: ", bytes.size(), " bytes cannot hold ", size.width, " x ", size.height, " pixels"));
-  }
+  check_holds(ImageFormat::jpeg, size, bytes.size(), reader.can_hold(size));
+  reader.check_work(size);
   Image image(size);
   auto const row = std::make_unique<std::uint8_t[]>(reader.is_cmyk() ? std::size_t(size.width) * 4 : 1);
   int const orientation = reader.orientation();  // its marker goes with the last row

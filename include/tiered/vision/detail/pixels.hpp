@@ -45,6 +45,12 @@ inline void check_size(ImageFormat format, ImageSize size, ImageLimits const& li
   }
 }
 
+/// Errors  bad_file where a decoder knows that so many bytes hold fewer pixels.
+inline void check_holds(ImageFormat format, ImageSize size, std::size_t n_bytes, bool can_hold) {
+  if (can_hold) return;
+  throw Error(Errc::bad_file, concat(name(format), ": ", n_bytes, " bytes cannot hold ", size.width, " x ", size.height, " pixels"));
+}
+
 // One per source of a decoder. Errors  as decode_image(), but for out_of_memory, which is std::bad_alloc here.
 Image decode_bmp(std::span<std::byte const> bytes, ImageLimits const& limits);
 Image decode_gif(std::span<std::byte const> bytes, ImageLimits const& limits);

@@ -133,9 +133,7 @@ Image decode_png(std::span<std::byte const> bytes, ImageLimits const& limits) {
   PngReader reader(bytes);
   ImageSize const size = reader.read_header();
   check_size(ImageFormat::png, size, limits);
-  if (!reader.can_hold(size)) {
-    throw Error(Errc::bad_file, concat("PNG: ", bytes.size(), " bytes cannot hold ", size.width, " x ", size.height, " pixels"));
-  }
+  check_holds(ImageFormat::png, size, bytes.size(), reader.can_hold(size));
   reader.set_transforms();
   Image image(size);
   auto const rgba = std::make_unique_for_overwrite<std::uint8_t[]>(reader.rgba_rows(size) * std::size_t(size.width) * 4);

@@ -11,7 +11,9 @@
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
+#include "tiered/vision/detail/vision_families.hpp"
 #include "tiered/vision/positions.hpp"
+#include "tiered/vision/vision_config.hpp"
 
 namespace tiered {
 namespace detail {
@@ -73,6 +75,15 @@ inline void check_part(PromptPart const& part, int merge_size) {
 }
 
 }  // namespace detail
+
+MropeConfig mrope_config(VisionConfig const& config) {
+  detail::VisionFamily const& family = detail::vision_family(config.projector, "");
+  MropeConfig out;
+  out.merge_size = config.merge_size;
+  out.tokens_per_second = family.tokens_per_second;
+  out.frames_apart = family.frames_apart;
+  return out;
+}
 
 std::vector<PromptPart> split_prompt(std::span<std::int32_t const> tokens, std::int32_t image_token, std::int32_t video_token,
                                      std::span<PatchGrid const> images, std::span<VideoGrid const> videos, MropeConfig const& config) {

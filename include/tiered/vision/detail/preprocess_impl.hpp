@@ -14,7 +14,9 @@
 #include "tiered/core/text.hpp"
 #include "tiered/kernels/cpu/team.hpp"
 #include "tiered/vision/detail/resize_weights.hpp"
+#include "tiered/vision/detail/vision_families.hpp"
 #include "tiered/vision/preprocess.hpp"
+#include "tiered/vision/vision_config.hpp"
 
 namespace tiered {
 namespace detail {
@@ -124,6 +126,19 @@ inline void resize_rows(Image const& in, ResizeWeights const& columns, ResizeWei
 
 }  // namespace detail
 
+PatchConfig patch_config(VisionConfig const& config) {
+  return {config.patch_size, config.merge_size, config.temporal_size, config.min_pixels,
+          config.max_pixels, config.image_mean, config.image_std};
+}
+
+PatchConfig video_patch_config(VisionConfig const& config) {
+  detail::VisionFamily const& family = detail::vision_family(config.projector, "");
+  PatchConfig out = patch_config(config);
+  out.min_pixels = family.min_video_pixels;
+  out.max_pixels = family.max_video_pixels;
+  return out;
+}
+
 ImageSize smart_resize(ImageSize size, PatchConfig const& config) {
   detail::check_config(config);
   detail::check_frames(size, 1);
@@ -165,28 +180,29 @@ Image resize_bicubic(Image const& image, ImageSize size, Team* team) {
 Patches::Patches(Image image, PatchConfig const& config, Team* team) : config_(config) {
   expects(!image.empty(), "patches are of an image that has pixels");
   ImageSize const size = smart_resize(image.size(), config_);
-  frames_.push_back(std::move(image));
-  prepare(size, team);
+  std::vector<Image> frames;
+  frames.push_back(std::move(image));
+  prepare(std::move(frames), size, team);
 }
 
-Patches::Patches(std::vector<Image> frames, ImageSize size, PatchConfig const& config, Team* team)
-    : config_(config), frames_(std::move(frames)) {
+Patches::Patches(std::vector<Image> frames, ImageSize size, PatchConfig const& config, Team* team) : config_(config) {
   detail::check_config(config_);
-  expects(!frames_.empty(), "patches are of one frame or more");
-  prepare(size, team);
+  expects(!frames.empty(), "patches are of one frame or more");
+  prepare(std::move(frames), size, team);
 }
 
-void Patches::prepare(ImageSize size, Team* team) {
+void Patches::prepare(std::vector<Image> frames, ImageSize size, Team* team) {
   std::int64_t const patch = config_.patch_size, factor = config_.factor();
   expects(size.width > 0 && size.height > 0 && size.width % factor == 0 && size.height % factor == 0,
           "frames are resized to multiples of patch_size * merge_size");
-  ImageSize const from = frames_.front().size();
-  for (Image const& frame : frames_) expects(!frame.empty() && frame.size() == from, "frames of a video have one size");
-  for (Image& frame : frames_) {
+  ImageSize const from = frames.front().size();
+  for (Image const& frame : frames) expects(!frame.empty() && frame.size() == from, "frames of a video have one size");
+  for (Image& frame : frames) {
     if (frame.size() != size) frame = resize_bicubic(frame, size, team);
   }
   std::int64_t const per_patch = config_.temporal_patch_size;
-  grid_ = {(std::int64_t(frames_.size()) + per_patch - 1) / per_patch, size.height / patch, size.width / patch};
+  grid_ = {(std::int64_t(frames.size()) + per_patch - 1) / per_patch, size.height / patch, size.width / patch};
+  frames_ = std::make_shared<std::vector<Image> const>(std::move(frames));
   for (std::size_t c = 0; c < 3; ++c) {
     float const mean = config_.mean[c] * 255.0f, std_dev = config_.std_dev[c] * 255.0f;  // so fused by the processor
     for (std::size_t value = 0; value < 256; ++value) normalised_[c][value] = (float(value) - mean) / std_dev;
@@ -209,11 +225,16 @@ void Patches::write_one(std::int64_t patch, float* out) const {
   std::int64_t const block = in_frame / per_block, in_block = in_frame % per_block, blocks_a_row = grid_.w / merge;
   std::int64_t const y = (block / blocks_a_row * merge + in_block / merge) * side;
   std::int64_t const x = (block % blocks_a_row * merge + in_block % merge) * side;
-  auto const n_frames = std::int64_t(frames_.size());
+  auto const n_frames = std::int64_t(frames_->size());
   for (std::size_t c = 0; c < 3; ++c) {
     std::array<float, 256> const& value = normalised_[c];
     for (std::int64_t frame = 0; frame < config_.temporal_patch_size; ++frame) {
-      Image const& image = frames_[std::size_t(std::min(t * config_.temporal_patch_size + frame, n_frames - 1))];
+      std::int64_t const which = t * config_.temporal_patch_size + frame;
+      if (frame > 0 && which >= n_frames) {  // the frame before once more
+        out = std::copy_n(out - side * side, side * side, out);
+        continue;
+      }
+      Image const& image = (*frames_)[std::size_t(which)];
       for (std::int64_t dy = 0; dy < side; ++dy) {
         std::uint8_t const* pixel = image.row(y + dy) + 3 * x + c;
         for (std::int64_t dx = 0; dx < side; ++dx, pixel += 3) *out++ = value[*pixel];

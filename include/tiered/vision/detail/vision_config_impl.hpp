@@ -108,6 +108,16 @@ inline void read_position_side(GgufFile const& file, VisionFamily const& family,
 
 }  // namespace detail
 
+RopeTable vision_rope(VisionConfig const& config) {
+  std::int32_t const half = config.head_dim / 2, quarter = half / 2;
+  RopeTable table;
+  for (std::int32_t pair = 0; pair < half; ++pair) {
+    table.inv_freq.push_back(float(std::pow(double(config.rope_base), -double(pair % quarter) / quarter)));
+    table.position_row.push_back(pair < quarter ? 1 : 2);
+  }
+  return table;
+}
+
 VisionConfig read_vision_config(GgufFile const& file) {
   detail::VisionFamily const& family = detail::find_vision_family(file);
   if (family.norm == VisionNorm::layer && file.get_or<bool>("clip.use_rms_norm", false)) {

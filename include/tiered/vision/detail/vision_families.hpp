@@ -62,13 +62,30 @@ struct VisionFamily {
   bool fused_qkv = false;                       ///< attn_qkv, else attn_q, attn_k and attn_v
   bool positions = false;                       ///< needs patch_embd.bias and position_embd, may have deepstack mergers
   std::int64_t min_pixels = 0, max_pixels = 0;  ///< of the models' own preprocessor_config.json
+  bool frames_apart = false;                    ///< of a video: a picture for each frame pair, behind its time in words
+  double tokens_per_second = 0;                 ///< of a video: as MropeConfig's; the models' config.json
+  /// Of a frame of a video: what the processor's class has; with frames_apart of all frames, by video_preprocessor_config.json.
+  std::int64_t min_video_pixels = 0, max_video_pixels = 0;
 };
 
 inline constexpr std::array vision_families{
-    VisionFamily{"qwen2vl_merger", VisionNorm::layer, false, false, false, false, 4 * 28 * 28, 16384 * 28 * 28},
-    VisionFamily{"qwen2.5vl_merger", VisionNorm::rms, true, true, false, false, 4 * 28 * 28, 16384 * 28 * 28},
-    VisionFamily{"qwen3vl_merger", VisionNorm::layer, false, false, true, true, 64 * 32 * 32, 16384 * 32 * 32},
+    VisionFamily{"qwen2vl_merger", VisionNorm::layer, false, false, false, false, 4 * 28 * 28, 16384 * 28 * 28,  //
+                 false, 0, 128 * 28 * 28, 768 * 28 * 28},
+    VisionFamily{"qwen2.5vl_merger", VisionNorm::rms, true, true, false, false, 4 * 28 * 28, 16384 * 28 * 28,  //
+                 false, 2, 128 * 28 * 28, 768 * 28 * 28},
+    VisionFamily{"qwen3vl_merger", VisionNorm::layer, false, false, true, true, 64 * 32 * 32, 16384 * 32 * 32,  //
+                 true, 0, 4096, 24 << 20},
 };
+
+/// Errors  Errc::unsupported naming the projector and those there are.
+inline VisionFamily const& vision_family(std::string_view projector, std::string_view where) {
+  std::string known;
+  for (VisionFamily const& f : vision_families) {
+    if (f.projector == projector) return f;
+    known += concat(known.empty() ? "" : ", ", f.projector);
+  }
+  throw Error(Errc::unsupported, concat(where, "projector type ", printable(projector), " is not supported; supported: ", known));
+}
 
 /// Errors  Errc::unsupported naming the file's projector and those there are.
 inline VisionFamily const& find_vision_family(GgufFile const& file) {
@@ -81,12 +98,7 @@ inline VisionFamily const& find_vision_family(GgufFile const& file) {
   char const* const own = "clip.projector_type";
   auto const wanted = file.require<std::string>(
       file.find(own) != nullptr || file.find("clip.vision.projector_type") == nullptr ? own : "clip.vision.projector_type");
-  std::string known;
-  for (VisionFamily const& f : vision_families) {
-    if (f.projector == wanted) return f;
-    known += concat(known.empty() ? "" : ", ", f.projector);
-  }
-  throw Error(Errc::unsupported, concat(file.path(), ": projector type ", printable(wanted), " is not supported; supported: ", known));
+  return vision_family(wanted, concat(file.path(), ": "));
 }
 
 }  // namespace tiered::detail

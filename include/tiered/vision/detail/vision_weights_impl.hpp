@@ -1,7 +1,10 @@
 /// Defines read_vision_weights: for one source file of a program.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -53,18 +56,9 @@ class VisionBuilder : ShardBuilder {
   }
 
   void add_patches() {
-    std::int64_t const p = config_->patch_size;
     begin_shard(ShardKind::ffn, -1);
     out_.patches = shard().id;
-    for (int frame = 0; frame < 2; ++frame) {
-      std::string const name = frame == 0 ? "v.patch_embd.weight" : "v.patch_embd.weight.1";
-      GgufTensor const& t = *find(name, Shape(config_->dim, config_->n_channels, p, p), true);
-      if (dtype_info(t.dtype).block_elems != 1) {
-        throw Error(Errc::unsupported, concat(file().path(), ": tensor ", name, " has type ", tiered::name(t.dtype),
-                                              ", whose blocks are not those of the matrix that it is taken for"));
-      }
-      out_.patch[frame] = push_rows(t, 0, config_->dim, config_->frame_elems());
-    }
+    out_.patch = joined_frames(patch_tensor("v.patch_embd.weight"), patch_tensor("v.patch_embd.weight.1"));
     if (family_->positions) {
       out_.patch_bias = vector("v.patch_embd.bias", config_->dim, true);
       std::int64_t const n = std::int64_t(config_->position_side) * config_->position_side;
@@ -75,26 +69,57 @@ class VisionBuilder : ShardBuilder {
     end_step(-1);
   }
 
+  GgufTensor const& patch_tensor(char const* name) {
+    std::int64_t const p = config_->patch_size;
+    GgufTensor const& t = *find(name, Shape(config_->dim, config_->n_channels, p, p), true);
+    if (dtype_info(t.dtype).block_elems != 1) {
+      throw Error(Errc::unsupported, concat(file().path(), ": tensor ", name, " has type ", tiered::name(t.dtype),
+                                            ", whose blocks are not those of the matrix that it is taken for"));
+    }
+    return t;
+  }
+  /// One matrix of two: a patch's values are [channel, frame, row, column], and a frame's matrix has columns [channel, row, column].
+  WeightId joined_frames(GgufTensor const& first, GgufTensor const& second) {
+    if (first.dtype != second.dtype) {
+      throw Error(Errc::unsupported, concat(file().path(), ": tensors ", first.name, " and ", second.name, " have types ",
+                                            tiered::name(first.dtype), " and ", tiered::name(second.dtype)));
+    }
+    std::size_t const rows = std::size_t(config_->dim) * std::size_t(config_->n_channels),
+                      bytes = std::size_t(config_->patch_size) * std::size_t(config_->patch_size) * dtype_info(first.dtype).block_bytes;
+    auto joined = std::make_unique<float[]>((2 * rows * bytes + sizeof(float) - 1) / sizeof(float));
+    auto* to = reinterpret_cast<std::byte*>(joined.get());
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (GgufTensor const* t : {&first, &second}) {
+        std::memcpy(to, t->data.data() + row * bytes, bytes);
+        to += bytes;
+      }
+    }
+    return push_owned(std::move(joined), first.dtype, config_->dim, config_->patch_elems());
+  }
+
   void add_attention(std::int32_t l) {
     VisionLayerWeights& w = out_.layers.back();
     std::int64_t const dim = config_->dim;
     auto const blk = [&](std::string_view rest) { return concat("v.blk.", l, '.', rest); };
     begin_shard(ShardKind::attention, l);
     w.attention = shard().id;
+    shard().n_passes = 2;
+    w.rope = rope(vision_rope(*config_));
     std::tie(w.norm1, w.norm1_bias) = norm(blk("ln1"), dim);
     if (family_->fused_qkv) {
       GgufTensor const& weight = *find(blk("attn_qkv.weight"), Shape(3 * dim, dim), true);
       GgufTensor const& bias = *find(blk("attn_qkv.bias"), Shape(3 * dim), true);
-      WeightId* const ids[] = {&w.q, &w.k, &w.v};
-      WeightId* const biases[] = {&w.q_bias, &w.k_bias, &w.v_bias};
+      WeightId* const ids[] = {&w.k, &w.v, &w.q};
+      WeightId* const biases[] = {&w.k_bias, &w.v_bias, &w.q_bias};
       for (int i = 0; i < 3; ++i) {
-        *ids[i] = push_rows(weight, i * dim, dim, dim);
-        *biases[i] = bias_part(bias, i * dim, dim);
+        std::int64_t const part = (i + 1) % 3 * dim;
+        *ids[i] = push_rows(weight, part, dim, dim);
+        *biases[i] = bias_part(bias, part, dim);
       }
     } else {
-      std::tie(w.q, w.q_bias) = linear(blk("attn_q"), dim, dim);
       std::tie(w.k, w.k_bias) = linear(blk("attn_k"), dim, dim);
       std::tie(w.v, w.v_bias) = linear(blk("attn_v"), dim, dim);
+      std::tie(w.q, w.q_bias) = linear(blk("attn_q"), dim, dim);
     }
     std::tie(w.out, w.out_bias) = linear(blk("attn_out"), dim, dim);
     end_step(l);

@@ -29,11 +29,11 @@ class Reader {
   /// Pages [begin, end). Loads, not prefetch instructions: of 256 KiB that prefetches into the second level had passed, a Zen 4 read no
   /// byte sooner.
   void operator()(std::int64_t begin, std::int64_t end) const {
-    for (std::int64_t i = begin; i < end; ++i) {
-      std::span<std::byte const> const memory = page(i);
-      for (std::size_t at = 0; at < memory.size(); at += line_bytes)
-        static_cast<void>(*static_cast<std::byte const volatile*>(memory.data() + at));
-    }
+    for (std::int64_t i = begin; i < end; ++i) touch(page(i));
+  }
+  static void touch(std::span<std::byte const> memory) {
+    for (std::size_t at = 0; at < memory.size(); at += line_bytes)
+      static_cast<void>(*static_cast<std::byte const volatile*>(memory.data() + at));
   }
   /// Page i: of worker i / (pages / n_workers). May be empty, at the ends of parts.
   std::span<std::byte const> page(std::int64_t i) const {

@@ -18,6 +18,7 @@
 
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
+#include "tiered/kernels/cpu/detail/idle_reader.hpp"
 #include "tiered/kernels/cpu/detail/reader.hpp"
 #include "tiered/kernels/cpu/detail/team_parts.hpp"
 #include "tiered/kernels/cpu/team.hpp"
@@ -32,7 +33,7 @@ namespace tiered {
 /// the caller sees the member and waits until it is out. What a member reads of a loop lies on the cache line of `state`.
 struct Team::Threads {
   Threads(int n_threads, std::vector<int> const& cpus)
-      : crowded_(is_crowded(n_threads)), ranges_(n_threads), members_(std::size_t(n_threads)), caller_watch_(watch()) {
+      : crowded_(is_crowded(n_threads)), ranges_(n_threads), idle_(n_threads), members_(std::size_t(n_threads)), caller_watch_(watch()) {
     threads_.reserve(std::size_t(n_threads - 1));
     try {
       for (int member = 1; member < n_threads; ++member) {
@@ -73,6 +74,11 @@ struct Team::Threads {
     if (n == 0 || n > PartRanges::max_parts) return;
     open(0, n, 1, reader_);
     is_reading_ = true;
+  }
+
+  void read_when_idle(std::span<std::span<std::byte const> const> parts) {
+    std::lock_guard turn(caller_);
+    if (!crowded_) idle_.set(parts);
   }
 
   TeamActivity activity() const {
@@ -189,6 +195,7 @@ struct Team::Threads {
     std::uint64_t seen = 0;
     auto const changed = [&] { return loop_.state.load() != seen; };
     for (;;) {
+      idle_.read(self, changed);
       if (!patience.until(changed)) {
         sleep(members_[self], changed);
         patience.woke();
@@ -223,6 +230,7 @@ struct Team::Threads {
 
   void stop() {
     end_reading();
+    idle_.set({});
     stopping_.store(true);
     loop_.state.fetch_add(std::uint64_t{1} << 16);  // as a loop that is over
     for (Member& member : members_) {
@@ -239,6 +247,7 @@ struct Team::Threads {
   Loop loop_;
   PartRanges ranges_;
   detail::Reader reader_;
+  detail::IdleReader idle_;
   bool is_reading_ = false;
   std::vector<Member> members_;  // [0] is the caller, of which only the range is used
   std::exception_ptr error_;     // written by the one who set `failed`, read after close()
@@ -260,6 +269,10 @@ void Team::read_ahead(std::span<std::span<std::byte const> const> parts) {
   static_assert(max_read_parts <= detail::Reader::most_parts);
   expects(parts.size() <= max_read_parts, "Team::read_ahead: at most max_read_parts");
   if (n_threads_ > 1) threads_->read_ahead(parts);
+}
+void Team::read_when_idle(std::span<std::span<std::byte const> const> parts) {
+  expects(parts.size() <= max_read_parts, "Team::read_when_idle: at most max_read_parts");
+  if (n_threads_ > 1) threads_->read_when_idle(parts);
 }
 TeamActivity Team::activity() const { return threads_->activity(); }
 
