@@ -105,7 +105,7 @@ class VisionCells {
   }
 
   /// All that the decoder has to see before it can answer, in one step.
-  void prefill(tiered::Sequence const& sequence, tiered::MediaPrompt const& prompt, std::vector<float> const& vectors) {
+  void prefill(tiered::Sequence const& sequence, tiered::MediaPrompt const& prompt, tiered::MediaEmbeddings const& vectors) {
     std::vector<tiered::Row> rows;
     std::int32_t const n = prompt.n_tokens();
     for (std::int32_t i = 0; i < n; ++i) rows.push_back({sequence.id(), i, prompt.tokens[std::size_t(i)], i + 1 == n});
@@ -117,7 +117,7 @@ class VisionCells {
   }
 
   /// A decoder would go through such rows, slowly, and say nothing of it.
-  static void check_finite(std::vector<float> const& vectors) {
+  static void check_finite(tiered::MediaEmbeddings const& vectors) {
     std::ptrdiff_t const n = std::ranges::count_if(vectors, [](float x) { return !std::isfinite(x); });
     if (n > 0)
       throw tiered::Error(tiered::Errc::device,
@@ -136,7 +136,7 @@ class VisionCells {
     if (first) peak_.watch();
     tiered::EncodingCache nothing_kept(0);
     double const copied_before = counted_bytes(), encode_begin = now_s();
-    std::vector<float> const vectors = tiered::media_vectors(encoder_, nothing_kept, prompt, 0);
+    tiered::MediaEmbeddings const vectors = tiered::media_vectors(encoder_, nothing_kept, prompt, 0);
     double const encoded = now_s(), copied = counted_bytes();
     if (first) peak_.stop(), c.vram_encode_bytes = peak_.bytes(engine_);
     note_peak();

@@ -92,7 +92,7 @@ class EngineRunner final : public Runner {
     return generation_.start(prompt, [&](tiered::MediaPrompt const& p, std::int32_t from) {
       if (!encoder_) throw tiered::Error(tiered::Errc::precondition, "the prompt has images to be encoded, and there is no --mmproj");
       if (trace() != nullptr) trace()->begin_step("images and videos", tiered::TraceStepKind::media);
-      std::vector<float> vectors = [&] {
+      tiered::MediaEmbeddings vectors = [&] {
         Stopwatch const watch(encode_s);
         return tiered::media_vectors(*encoder_, encodings_, p, from, &media);
       }();

@@ -164,9 +164,10 @@ TEST_CASE("cancelled while encoding, on either device", "[faults][vision]") {
     Engine<SimPolicies> engine(decoder, {.vram_bytes = bytes, .max_context = 256, .n_threads = 1});
     VisionEncoder<SimPolicies> encoder(engine, projector, vision);
     // Cancelled by whoever hands out pixels: in the middle of a block.
-    auto const cancel = [&](std::int64_t first, std::int64_t n, std::span<float> out) {
+    auto const cancel = [&](std::span<std::int64_t const> which, std::span<float> out) {
       std::size_t const elems = std::size_t(encoder.config().patch_elems());
-      std::copy_n(patches.begin() + std::ptrdiff_t(std::size_t(first) * elems), std::size_t(n) * elems, out.begin());
+      float* to = out.data();
+      for (std::int64_t const patch : which) to = std::copy_n(patches.data() + std::size_t(patch) * elems, elems, to);
       engine.cancel_token().cancel();
     };
     CHECK(error_of([&] { encoder.encode(c.grids, cancel); }).code == Errc::cancelled);

@@ -78,7 +78,7 @@ TEST_CASE("vectors are the encoder's, plane by plane, each picture encoded once,
     MediaPrompt const prompt = media_prompt(tokens, {a, b, a}, ids, config);
     EncodingCache cache;
     MediaUse use;
-    std::vector<float> const vectors = media_vectors(encoder, cache, prompt, 0, &use);
+    MediaEmbeddings const vectors = media_vectors(encoder, cache, prompt, 0, &use);
     CHECK((encoder.n_calls == 1 && encoder.n_steps == 2));
     CHECK((use.n_encoded == 2 && use.n_cached == 1));
     CHECK(use.n_vectors == 2 * a.step_tokens(2) + b.step_tokens(2));
@@ -100,7 +100,7 @@ TEST_CASE("vectors are the encoder's, plane by plane, each picture encoded once,
     // From the second row of the second picture on: nothing new is encoded, and those rows are left out.
     int const before = encoder.n_calls;
     std::int32_t const from = prompt.spans[1].begin + 1;
-    std::vector<float> const rest = media_vectors(encoder, cache, prompt, from, &use);
+    MediaEmbeddings const rest = media_vectors(encoder, cache, prompt, from, &use);
     CHECK(encoder.n_calls == before);
     std::size_t const skipped = std::size_t(a.step_tokens(2)) + 1, left = n - skipped;
     REQUIRE(rest.size() == n_planes * left * dim);
@@ -130,7 +130,7 @@ TEST_CASE("a video's steps are encoded together, and kept apart", "[vision][medi
     MediaPrompt const prompt = media_prompt(tokens, {video}, ids, config);
     REQUIRE(prompt.spans.size() == 4);
     EncodingCache cache;
-    std::vector<float> const vectors = media_vectors(encoder, cache, prompt, 0);
+    MediaEmbeddings const vectors = media_vectors(encoder, cache, prompt, 0);
     CHECK((encoder.n_calls == 1 && encoder.n_steps == 4));
     CHECK(cache.size() == 4);
     CHECK(vectors == all_of(encoder.encode(video.patches({0, 4}))));
@@ -182,7 +182,7 @@ TEST_CASE("pictures go to the encoder together up to a bound, one alone whatever
   MeasuredEncoder encoder(tiny);
   EncodingCache none(0);
   MediaUse use;
-  std::vector<float> const vectors = media_vectors(encoder, none, media_prompt(tokens, media, ids, config), 0, &use);
+  MediaEmbeddings const vectors = media_vectors(encoder, none, media_prompt(tokens, media, ids, config), 0, &use);
   CHECK(encoder.n_calls == 4);  // one, the large one, four, two
   CHECK(encoder.n_followed == 3);
   CHECK(encoder.most_media == 4);

@@ -12,6 +12,7 @@
 #include "tiered/model/batch.hpp"
 #include "tiered/vision/media_prompt.hpp"
 #include "tiered/vision/media_span.hpp"
+#include "tiered/vision/vision_encoding.hpp"
 
 namespace tiered {
 
@@ -23,7 +24,7 @@ struct PromptUse {
 };
 
 /// The vectors of a prompt's media from a token on, as Batch::embeddings has them: see media_vectors().
-using EmbedMedia = FunctionRef<std::vector<float>(MediaPrompt const&, std::int32_t from)>;
+using EmbedMedia = FunctionRef<MediaEmbeddings(MediaPrompt const&, std::int32_t from)>;
 
 /// Owns a sequence of an engine. What a step that failed or was cancelled had done is kept and known: sequence().length() is the truth.
 /// Same thread as the engine.
@@ -61,7 +62,7 @@ class Conversation {
   PromptUse prompt(E& engine, MediaPrompt const& prompt, EmbedMedia embed) {
     std::int32_t const n_common = common_prefix(prompt.tokens, prompt.spans, prompt.positions, engine.max_context()),
                        n_reused = reused(n_common, prompt.tokens.size());
-    std::vector<float> const vectors = has_media_behind(prompt, n_reused) ? embed(prompt, n_reused) : std::vector<float>();
+    MediaEmbeddings const vectors = has_media_behind(prompt, n_reused) ? embed(prompt, n_reused) : MediaEmbeddings();
     std::vector<std::int32_t> const positions = positions_behind(prompt, n_common);
     begin(prompt, n_reused);
     std::vector<Row> const rows = rows_of(prompt);

@@ -70,7 +70,7 @@ class MediaInput {
 
   /// An EmbedMedia. What was encoded once is not encoded again, while the cache has it.
   /// Errors  of media_vectors().
-  std::vector<float> operator()(MediaPrompt const& prompt, std::int32_t from) {
+  MediaEmbeddings operator()(MediaPrompt const& prompt, std::int32_t from) {
     return media_vectors(*encoder_, cache_, prompt, from, &last_use_);
   }
   /// What the last call did.

@@ -117,7 +117,7 @@ EnginePlans make_vision_plans(VisionModel const& model, VisionOptions const& opt
 std::vector<std::span<std::byte const>> weights_of_file(VisionModel const& model, std::span<Weight const> weights);
 
 /// Patches [first, first + n) of all, one behind the other.
-void write_patches(std::span<Patches const> all, std::int64_t first, std::int64_t n, std::span<float> out, Team* team);
+void write_patches(std::span<Patches const> all, std::span<std::int64_t const> patches, std::span<float> out, Team* team);
 
 /// Whether every plan runs on the device, with all weights there for good.
 bool is_all_resident(EnginePlans const& plans, ShardTable const& table);
@@ -134,12 +134,13 @@ class VisionCore {
     AnyTier host_tier;                   ///< for what crosses the link
     bool maps_host = false;              ///< kernels of the device read and write that by the same addresses
     std::shared_ptr<void> registration;  ///< of the weights with the driver
+    Team* team = nullptr;                ///< of the host, or null
     bool traces = false;
   };
   /// As TracePolicy's record_encoder(); not called unless Parts::traces.
   using Record = FunctionRef<void(Action const&, double, double)>;
-  /// Patches [first, first + n) of all that are encoded, [n, patch_elems].
-  using PatchSource = FunctionRef<void(std::int64_t first, std::int64_t n, std::span<float> out)>;
+  /// Writes patches, counted among all that are encoded: [patches.size(), patch_elems].
+  using PatchSource = FunctionRef<void(std::span<std::int64_t const> patches, std::span<float> out)>;
 
   explicit VisionCore(Parts parts);
   VisionCore(VisionCore const&) = delete;
@@ -160,7 +161,6 @@ class VisionCore {
   ExecutorParts executor_parts();
   PlanImage const& image_for(std::int64_t n_rows) const;
   std::int64_t rows_of_block() const;
-  VisionEncoding empty_encoding(std::int64_t n_tokens) const;
   Buffer pack_owned();
   void begin(PlanImage const& image);
   void run(PlanImage const& image, VisionBlock const& block, RowPort& port, bool is_last);
@@ -204,7 +204,8 @@ class VisionEncoder {
     auto& machine = engine.machine();
     if constexpr (requires { machine.host->team(); }) team_ = &machine.host->team();
     trace_ = &engine.trace();
-    detail::VisionCore::Parts parts{std::move(model), {}, &engine.core(), {}, {}, host_tier(machine), maps_host(machine), nullptr, traces};
+    detail::VisionCore::Parts parts{
+        std::move(model), {}, &engine.core(), {}, {}, host_tier(machine), maps_host(machine), nullptr, team_, traces};
     bring_weights(parts);
     plan(engine, options, parts);
     if constexpr (requires { machine.register_more(std::vector<std::span<std::byte const>>()); }) {
@@ -238,7 +239,7 @@ class VisionEncoder {
       grids.push_back(p.grid());
     }
     return encode(
-        grids, [&](std::int64_t first, std::int64_t n, std::span<float> out) { detail::write_patches(all, first, n, out, team_); }, more);
+        grids, [&](std::span<std::int64_t const> patches, std::span<float> out) { detail::write_patches(all, patches, out, team_); }, more);
   }
   /// Likewise, of patches that `source` hands out while others are encoded: see VisionCore::PatchSource. What it throws ends it.
   VisionEncoding encode(std::span<PatchGrid const> grids, detail::VisionCore::PatchSource source, bool more = false) {
@@ -254,8 +255,9 @@ class VisionEncoder {
     for (PatchGrid const& g : grids) check_grid(g, config().merge_size), n += g.n_patches();
     if (values.size() != std::size_t(n) * elems)
       throw Error(Errc::precondition, concat(values.size(), " values for ", n, " patches of ", elems));
-    auto const source = [&](std::int64_t first, std::int64_t count, std::span<float> out) {
-      std::copy_n(values.begin() + std::ptrdiff_t(std::size_t(first) * elems), std::size_t(count) * elems, out.begin());
+    auto const source = [&](std::span<std::int64_t const> patches, std::span<float> out) {
+      float* to = out.data();
+      for (std::int64_t const patch : patches) to = std::copy_n(values.data() + std::size_t(patch) * elems, elems, to);
     };
     return encode(grids, source, more);
   }

@@ -70,14 +70,15 @@ class MediaVectors {
   bool more() const { return more_; }
   /// Of all that next() gave.
   void take(VisionEncoding encoding);
-  /// [1 + n_deepstack, n, output_dim]: as Batch::embeddings.
-  std::vector<float> all() &&;
+  /// [1 + n_deepstack, n, output_dim].
+  MediaEmbeddings all() &&;
   MediaUse const& use() const { return use_; }
 
  private:
   Media const& medium(std::size_t span) const;
   void choose();
-  void put(std::size_t span, VisionEncoding const& encoding);
+  void put(std::size_t span, std::shared_ptr<VisionEncoding const> const& encoding);
+  void make_room();
   void keep(std::size_t span, std::shared_ptr<VisionEncoding const> encoding);
 
   MediaPrompt const& prompt_;
@@ -89,6 +90,7 @@ class MediaVectors {
   std::vector<std::size_t> left_, chosen_;  ///< spans whose vectors are not there; those that are being encoded, which are not among them
   bool more_ = false;
   std::vector<float> out_;
+  std::shared_ptr<VisionEncoding const> whole_;  ///< in place of that where it is all there is
   MediaUse use_;
 };
 
@@ -98,8 +100,8 @@ class MediaVectors {
 /// has nor the prompt had before, several pictures at a time. `use`: what was done, also up to an error.
 /// Errors  of the encoder and of reading a medium; precondition for a medium of which only the hash is known; out_of_memory.
 template <class Encoder>
-std::vector<float> media_vectors(Encoder& encoder, EncodingCache& cache, MediaPrompt const& prompt, std::int32_t from,
-                                 MediaUse* use = nullptr) {
+MediaEmbeddings media_vectors(Encoder& encoder, EncodingCache& cache, MediaPrompt const& prompt, std::int32_t from,
+                              MediaUse* use = nullptr) {
   detail::MediaVectors vectors(prompt, cache, from, encoder.config());
   for (;;) {
     std::vector<Patches> const patches = vectors.next();

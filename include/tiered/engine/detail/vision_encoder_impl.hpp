@@ -162,24 +162,26 @@ bool is_all_resident(EnginePlans const& plans, ShardTable const& table) {
 
 // ---- rows
 
-void write_patches(std::span<Patches const> all, std::int64_t first, std::int64_t n, std::span<float> out, Team* team) {
-  for (Patches const& p : all) {
-    std::int64_t const own = p.grid().n_patches(), here = std::clamp<std::int64_t>(own - first, 0, n);
-    if (here > 0) {
-      std::size_t const n_floats = std::size_t(here * p.patch_elems());
-      p.write(first, here, out.first(n_floats), team);
-      out = out.subspan(n_floats);
+void write_patches(std::span<Patches const> all, std::span<std::int64_t const> patches, std::span<float> out, Team* team) {
+  auto const work = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      std::int64_t patch = patches[std::size_t(i)];
+      Patches const* of = all.data();
+      for (; patch >= of->grid().n_patches(); ++of) patch -= of->grid().n_patches();
+      std::size_t const elems = std::size_t(of->patch_elems());
+      of->write(patch, 1, out.subspan(std::size_t(i) * elems, elems));
     }
-    first = std::max<std::int64_t>(first - own, 0);
-    n -= here;
-    if (n == 0) return;
-  }
+  };
+  std::int64_t const n = std::int64_t(patches.size());
+  if (team == nullptr) return work(0, n);
+  team->parallel_for(n, team->grain(n, 16), work);
 }
 
 /// Between what a caller has and a block's rows.
 class VisionCore::Port final : public RowPort {
  public:
-  Port(VisionConfig const& config, PatchSource source, VisionEncoding& out) : config_(config), source_(source), out_(out) {}
+  Port(VisionConfig const& config, PatchSource source, Team* team, VisionEncoding& out)
+      : config_(config), source_(source), team_(team), out_(out) {}
   void begin(VisionBlock const& block) { block_ = &block; }
 
   void fill(std::int32_t plane, Range rows, std::byte* to) override {
@@ -189,25 +191,28 @@ class VisionCore::Port final : public RowPort {
       case VisionInput::position_share: return fill_positions(VisionInput(plane), rows, to);
     }
   }
+  /// Memory that is new costs as much time as what is written to it: it is asked for while the device computes.
+  void expect(std::int32_t plane) override {
+    if (std::vector<float>& to = plane_of(plane); to.empty()) to.resize(std::size_t(out_.n_tokens) * std::size_t(config_.output_dim));
+  }
   void take(std::int32_t plane, Range rows, float const* from) override {
     std::size_t const dim = std::size_t(config_.output_dim), first = std::size_t(block_->first_patch / per_token());
-    std::vector<float>& to = plane == 0 ? out_.tokens : out_.deepstack[std::size_t(plane) - 1];
-    for (std::int32_t i = rows.begin; i < rows.end; ++i, from += dim)
-      std::memcpy(to.data() + (first + std::size_t(block_->tokens[std::size_t(i)])) * dim, from, dim * sizeof(float));
+    float* const to = plane_of(plane).data() + first * dim;
+    auto const work = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        std::memcpy(to + std::size_t(block_->tokens[std::size_t(rows.begin + i)]) * dim, from + std::size_t(i) * dim, dim * sizeof(float));
+    };
+    if (team_ == nullptr) return work(0, rows.size());
+    team_->parallel_for(rows.size(), team_->grain(rows.size(), 64), work);
   }
 
  private:
   std::int32_t per_token() const { return config_.merge_size * config_.merge_size; }
-  /// Patches that follow each other at once.
-  void fill_pixels(Range rows, float* to) const {
-    std::size_t const elems = std::size_t(config_.patch_elems());
-    for (std::int64_t row = rows.begin, end = row; row < rows.end; row = end) {
-      std::int64_t const first = block_->patch_of(row, per_token());
-      for (end = row + 1; end < rows.end && block_->patch_of(end, per_token()) == first + (end - row);) ++end;
-      std::size_t const n = std::size_t(end - row) * elems;
-      source_(first, end - row, {to, n});
-      to += n;
-    }
+  std::vector<float>& plane_of(std::int32_t plane) { return plane == 0 ? out_.tokens : out_.deepstack[std::size_t(plane) - 1]; }
+  void fill_pixels(Range rows, float* to) {
+    patches_.clear();
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) patches_.push_back(block_->patch_of(row, per_token()));
+    source_(patches_, {to, patches_.size() * std::size_t(config_.patch_elems())});
   }
   void fill_positions(VisionInput plane, Range rows, std::byte* to) const {
     for (std::int32_t row = rows.begin; row < rows.end; ++row) {
@@ -225,8 +230,10 @@ class VisionCore::Port final : public RowPort {
 
   VisionConfig const& config_;
   PatchSource source_;
+  Team* team_;
   VisionEncoding& out_;
   VisionBlock const* block_ = nullptr;
+  std::vector<std::int64_t> patches_;  // of the rows that are filled
 };
 
 // ---- weights
@@ -365,13 +372,8 @@ void VisionCore::run(PlanImage const& image, VisionBlock const& block, RowPort& 
   executor_.run_block(rows_, nullptr, &port, listener_for(image, is_last));
 }
 
-VisionEncoding VisionCore::empty_encoding(std::int64_t n_tokens) const {
-  VisionConfig const& config = parts_.model->vision();
-  VisionEncoding out;
-  out.n_tokens = n_tokens;
-  out.tokens.resize(std::size_t(n_tokens) * std::size_t(config.output_dim));
-  out.deepstack.assign(std::size_t(config.n_deepstack()), std::vector<float>(out.tokens.size()));
-  return out;
+inline VisionEncoding empty_encoding(VisionConfig const& config, std::int64_t n_tokens) {
+  return {n_tokens, {}, std::vector<std::vector<float>>(std::size_t(config.n_deepstack()))};
 }
 
 VisionEncoding VisionCore::encode(std::span<PatchGrid const> grids, PatchSource source, bool more, Record record) {
@@ -383,8 +385,8 @@ VisionEncoding VisionCore::encode(std::span<PatchGrid const> grids, PatchSource 
     n_tokens += g.n_tokens(config.merge_size);
   }
   try {
-    VisionEncoding out = empty_encoding(n_tokens);
-    Port port(config, source, out);
+    VisionEncoding out = empty_encoding(config, n_tokens);
+    Port port(config, source, parts_.team, out);
     for (VisionBlock& block : blocks) {
       order_rows(config, block);
       port.begin(block);
@@ -415,9 +417,9 @@ void VisionCore::warm_up(PlanImage const& image, std::int32_t n_rows) {
   VisionBlock block;
   block.grids = {{1, config.merge_size, n_rows / config.merge_size}};
   order_rows(config, block);
-  VisionEncoding out = empty_encoding(n_rows / (config.merge_size * config.merge_size));
-  auto const blank = [](std::int64_t, std::int64_t, std::span<float> values) { std::ranges::fill(values, 0.f); };
-  Port port(config, blank, out);
+  VisionEncoding out = empty_encoding(config, n_rows / (config.merge_size * config.merge_size));
+  auto const blank = [](std::span<std::int64_t const>, std::span<float> values) { std::ranges::fill(values, 0.f); };
+  Port port(config, blank, parts_.team, out);
   port.begin(block);
   run(image, block, port, false);
 }

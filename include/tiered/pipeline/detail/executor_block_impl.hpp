@@ -199,6 +199,7 @@ float* Executor::outputs_to(std::int32_t plane, std::int32_t dim) {
   std::size_t const bytes = std::size_t(dim) * sizeof(float);
   expects(bytes <= config.output_bytes && n_rows_ % config.rows_per_output == 0, "Executor: more rows leave than the config says");
   PortHalf& half = halves_[chunk_half()];
+  port_->expect(plane);
   hand_out(half);
   leaving_.plane = plane;
   leaving_.rows = {chunk_begin_ / config.rows_per_output, (chunk_begin_ + n_rows_) / config.rows_per_output};

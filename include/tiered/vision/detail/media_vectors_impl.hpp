@@ -59,11 +59,6 @@ MediaVectors::MediaVectors(MediaPrompt const& prompt, EncodingCache& cache, std:
     n_rows_ += std::size_t(std::max(span.end() - std::max(span.begin, from), 0));
     if (span.end() > from) left_.push_back(i);
   }
-  try {
-    out_.resize(n_planes_ * n_rows_ * dim_);
-  } catch (std::bad_alloc const&) {
-    throw Error(Errc::out_of_memory, concat("no host memory for ", n_rows_, " vectors of ", n_planes_ * dim_, " numbers"));
-  }
   use_.n_vectors = std::int64_t(n_rows_);
 }
 
@@ -86,7 +81,7 @@ void MediaVectors::choose() {
     MediaHash const& hash = prompt_.spans[*at].hash;
     if (auto const known = cache_.find(hash); known != nullptr) {
       ++use_.n_cached;
-      put(*at, *known);
+      put(*at, known);
     } else if (std::ranges::any_of(chosen_, [&](std::size_t other) { return prompt_.spans[other].hash == hash; })) {
       later.push_back(*at);
     } else {
@@ -137,29 +132,44 @@ void MediaVectors::take(VisionEncoding encoding) {
 void MediaVectors::keep(std::size_t i, std::shared_ptr<VisionEncoding const> encoding) {
   MediaHash const& hash = prompt_.spans[i].hash;
   ++use_.n_encoded;
-  put(i, *encoding);
+  put(i, encoding);
   std::erase_if(left_, [&](std::size_t other) {
     if (prompt_.spans[other].hash != hash) return false;
     ++use_.n_cached;
-    put(other, *encoding);
+    put(other, encoding);
     return true;
   });
   cache_.put(hash, std::move(encoding));
 }
 
 /// Of the first span, maybe the last rows only.
-void MediaVectors::put(std::size_t i, VisionEncoding const& encoding) {
+void MediaVectors::put(std::size_t i, std::shared_ptr<VisionEncoding const> const& encoding) {
   MediaSpan const& span = prompt_.spans[i];
   std::size_t const skipped = std::size_t(std::max(from_ - span.begin, 0)) * dim_, n = std::size_t(span.n_tokens) * dim_;
-  expects(encoding.tokens.size() == n && encoding.deepstack.size() + 1 == n_planes_, "a cached encoding is of this encoder");
+  expects(encoding->tokens.size() == n && encoding->deepstack.size() + 1 == n_planes_, "a cached encoding is of this encoder");
+  if (n_planes_ == 1 && n_rows_ == std::size_t(span.n_tokens)) {  // there is nothing else
+    whole_ = encoding;
+    return;
+  }
+  if (out_.empty()) make_room();
   for (std::size_t plane = 0; plane < n_planes_; ++plane) {
-    std::vector<float> const& from = plane == 0 ? encoding.tokens : encoding.deepstack[plane - 1];
+    std::vector<float> const& from = plane == 0 ? encoding->tokens : encoding->deepstack[plane - 1];
     float* const to = out_.data() + (plane * n_rows_ + rows_[i]) * dim_;
     std::copy(from.begin() + std::ptrdiff_t(skipped), from.end(), to);
   }
 }
 
-std::vector<float> MediaVectors::all() && { return std::move(out_); }
+void MediaVectors::make_room() {
+  try {
+    out_.resize(n_planes_ * n_rows_ * dim_);
+  } catch (std::bad_alloc const&) {
+    throw Error(Errc::out_of_memory, concat("no host memory for ", n_rows_, " vectors of ", n_planes_ * dim_, " numbers"));
+  }
+}
+
+MediaEmbeddings MediaVectors::all() && {
+  return whole_ != nullptr ? MediaEmbeddings(std::move(whole_)) : MediaEmbeddings(std::move(out_));
+}
 
 }  // namespace detail
 }  // namespace tiered
