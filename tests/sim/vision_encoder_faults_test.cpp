@@ -187,7 +187,7 @@ TEST_CASE("what hands out pixels fails: its error, and nothing is lost", "[fault
   Engine<SimPolicies> engine(decoder, options);
   VisionEncoder<SimPolicies> encoder(engine, projector, vision);
   VisionEncoding const expected = encoder.encode(patches, c.grids);
-  auto const fail = [](std::int64_t, std::int64_t, std::span<float>) { throw Error(Errc::io, "no pixels"); };
+  auto const fail = [](std::span<std::int64_t const>, std::span<float>) { throw Error(Errc::io, "no pixels"); };
   CHECK(error_of([&] { encoder.encode(c.grids, fail); }).code == Errc::io);
   CHECK(alike(encoder, encoder.encode(patches, c.grids), expected));
 }
