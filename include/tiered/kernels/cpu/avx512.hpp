@@ -43,12 +43,10 @@ struct Bf16Kernels : Kernels {
   /// In f32: half the rate, where bfloat16 in two parts, which weights of binary16 have as well, would be a third.
   template <class F>
   static constexpr ProductKernel fine_product() {
-    if constexpr (F::dtype == DType::f16) {
-      return Kernels::f32_product<F>();
-    } else {
-      return {};
-    }
+    return Kernels::f32_product<F>();
   }
+  template <class F>
+  static constexpr bool has_fine_product = F::dtype == DType::f16;
   static constexpr std::int32_t fine_work = 2;
   static void make_panels(QuantizeArgs const& args, Team& team) { amx::quantize(args, team); }
 

@@ -29,7 +29,7 @@ namespace tiered::cpu {
 ///   f32_product<F>()         the same on f32 activations, for comparisons
 ///   make_panels, pack        where a product reads act_bf16: the op that makes it, and its part for rows that lie anywhere
 ///   make_two_panels          where one reads act_bf16_two: the op that makes it
-///   fine_product<F>(), fine_work  where some round rows more than they must: KernelTable::fine_matmul; without tile: there is none
+///   fine_product<F>(), has_fine_product<F>, fine_work  where some round rows more than they must: KernelTable::fine_matmul
 template <class Kernels, bool f32_activations>
 constexpr ProductTable make_products() {
   ProductTable products;
@@ -55,7 +55,8 @@ constexpr ProductTable make_fine_products() {
   ProductTable products;
   for_each_format([&](auto format) {
     using F = decltype(format);
-    products.kernels[std::uint32_t(F::dtype)] = Kernels::template fine_product<F>();
+    if constexpr (Kernels::template has_fine_product<F>)
+      products.kernels[std::uint32_t(F::dtype)] = Kernels::template fine_product<F>();
   });
   return products;
 }
@@ -66,10 +67,10 @@ template <class Kernels>
 constexpr void add_fine_products(KernelTable& table) {
   constexpr ProductTable const* products = &fine_products_of<Kernels>;
   for_each_format([&](auto format) {
-    constexpr DType dtype = decltype(format)::dtype;
-    if constexpr (constexpr ProductKernel kernel = products->kernels[std::uint32_t(dtype)]; kernel.tile != nullptr) {
-      table.fine_matmul[std::uint32_t(dtype)] = &enqueue<MatmulArgs, &matmul<products, dtype>>;
-      table.fine_activation[std::uint32_t(dtype)] = kernel.activation;
+    using F = decltype(format);
+    if constexpr (Kernels::template has_fine_product<F>) {
+      table.fine_matmul[std::uint32_t(F::dtype)] = &enqueue<MatmulArgs, &matmul<products, F::dtype>>;
+      table.fine_activation[std::uint32_t(F::dtype)] = products->kernels[std::uint32_t(F::dtype)].activation;
     }
   });
   table.fine_work = Kernels::fine_work;
