@@ -52,7 +52,7 @@ if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER AND NOT DEFINED ENV{CUDAHOSTCXX} AND CMA
 endif()
 if(NOT CMAKE_CUDA_COMPILER_LOADED)
   set(trial ${PROJECT_BINARY_DIR}/cuda/trial.cu)
-  file(WRITE ${trial} "#include <concepts>\n#include <cublas_v2.h>\n__global__ void kernel(int* p) { *p = 1; }\n")
+  file(WRITE ${trial} "#include <concepts>\n#include <cublasLt.h>\n__global__ void kernel(int* p) { *p = 1; }\n")
   set(host_compiler)
   if(CMAKE_CUDA_HOST_COMPILER)
     set(host_compiler -ccbin ${CMAKE_CUDA_HOST_COMPILER})
@@ -110,6 +110,6 @@ target_compile_options(tiered_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings
   "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<CONFIG:RelWithDebInfo>>:-lineinfo>"
   "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${TIERED_WERROR}>>:-Werror=all-warnings>")
 set_target_properties(tiered_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME cuda_kernels CUDA_EXTENSIONS OFF)
-target_link_libraries(tiered_cuda PUBLIC tiered_cpu CUDA::cudart_static CUDA::cublas ${CMAKE_DL_LIBS})
+target_link_libraries(tiered_cuda PUBLIC tiered_cpu CUDA::cudart_static CUDA::cublasLt ${CMAKE_DL_LIBS})
 set(tiered_has_cuda ON)
 set(TIERED_HAS_CUDA ON CACHE INTERNAL "whether the last configuration had CUDA kernels")

@@ -65,9 +65,10 @@ class Device {
  public:
   Device() : workspace_(cuda_workspace_bytes + cuda_counter_bytes), cublas_workspace_(std::size_t{32} << 20) {
     check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking));
-    if (cublasCreate(&queue_.cublas) != CUBLAS_STATUS_SUCCESS) throw Error(Errc::device, "cuBLAS does not start");
-    cublasSetStream(queue_.cublas, queue_.stream);
-    cublasSetWorkspace(queue_.cublas, cublas_workspace_.data(), cublas_workspace_.size());
+    if (cublasCreate(&cublas_) != CUBLAS_STATUS_SUCCESS) throw Error(Errc::device, "cuBLAS does not start");
+    cublasSetStream(cublas_, queue_.stream);
+    cublasSetWorkspace(cublas_, cublas_workspace_.data(), cublas_workspace_.size());
+    queue_.gemm = &gemm_;
     queue_.counters = reinterpret_cast<std::uint32_t*>(workspace_.data());
     check(cudaMemset(queue_.counters, 0, cuda_counter_bytes));
     queue_.workspace = workspace_.data() + cuda_counter_bytes;
@@ -139,7 +140,7 @@ class Device {
     Vram<float> c(values.size());
     float const one = 1, zero = 0;
     double const s = seconds(5, [&](int) {
-      cublasGemmEx(queue_.cublas, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, a.data(), CUDA_R_16BF, n, b.data(), CUDA_R_16BF, n, &zero,
+      cublasGemmEx(cublas_, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, a.data(), CUDA_R_16BF, n, b.data(), CUDA_R_16BF, n, &zero,
                    c.data(), CUDA_R_32F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     });
     return 2.0 * n * double(n) * n / s;
@@ -147,6 +148,8 @@ class Device {
 
  private:
   Vram<std::byte> workspace_, cublas_workspace_;
+  GemmPlans gemm_{cublas_workspace_.data(), cublas_workspace_.size()};
+  cublasHandle_t cublas_ = nullptr;  // for comparison
   CudaQueue queue_;
   cudaDeviceProp properties_{};
   cudaEvent_t begin_ = nullptr, end_ = nullptr;

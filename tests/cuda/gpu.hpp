@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
 #include "catch.hpp"
@@ -67,9 +66,8 @@ class Gpu {
  public:
   Gpu() : workspace_(cuda_workspace_bytes), cublas_workspace_(std::size_t{32} << 20), counters_(std::vector<std::uint32_t>(cuda_counters)) {
     cuda_check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking));
-    REQUIRE(cublasCreate(&queue_.cublas) == CUBLAS_STATUS_SUCCESS);
-    REQUIRE(cublasSetStream(queue_.cublas, queue_.stream) == CUBLAS_STATUS_SUCCESS);
-    REQUIRE(cublasSetWorkspace(queue_.cublas, cublas_workspace_.data(), cublas_workspace_.size()) == CUBLAS_STATUS_SUCCESS);
+    REQUIRE(gemm_.status() == CUBLAS_STATUS_SUCCESS);
+    queue_.gemm = &gemm_;
     queue_.workspace = workspace_.data();
     queue_.workspace_bytes = workspace_.size();
     queue_.counters = counters_.data();
@@ -81,10 +79,7 @@ class Gpu {
   }
   Gpu(Gpu const&) = delete;
   Gpu& operator=(Gpu const&) = delete;
-  ~Gpu() {
-    cublasDestroy(queue_.cublas);
-    cudaStreamDestroy(queue_.stream);
-  }
+  ~Gpu() { cudaStreamDestroy(queue_.stream); }
   KernelTable const& table() const { return table_; }
   Queue queue() { return {&queue_, &kernel_status_text}; }
   /// Runs one op to its end.
@@ -98,6 +93,7 @@ class Gpu {
 
  private:
   DeviceArray<std::byte> workspace_, cublas_workspace_;
+  GemmPlans gemm_{cublas_workspace_.data(), cublas_workspace_.size()};
   DeviceArray<std::uint32_t> counters_;
   CudaQueue queue_;
   KernelTable table_;

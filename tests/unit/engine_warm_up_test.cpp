@@ -133,6 +133,10 @@ TEST_CASE("chunks of more rows than all are tried with are tried, each once, and
   CHECK(detail::large_chunks(images, detail::warm_up_rows, 2048).empty());
   set(4, 8192, 8192, false);
   CHECK(detail::large_chunks(images, detail::warm_up_rows, 100000) == Tried{{2, 4096}});
+  // Up to each power of two, since fewer rows of a chunk take what that takes.
+  set(2, 1024, 4096);
+  set(3, 5000, 5000);
+  CHECK(detail::large_chunks(images, detail::warm_up_rows, 100000) == Tried{{3, 4096}, {3, 5000}});
 }
 
 TEST_CASE("an engine that was warmed up computes what others compute, and counts nothing of it") {

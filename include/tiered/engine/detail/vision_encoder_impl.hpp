@@ -424,7 +424,8 @@ void VisionCore::warm_up(PlanImage const& image, std::int32_t n_rows) {
   run(image, block, port, false);
 }
 
-/// Of every plan two chunks, and of the first all widths: which kernels others take depends on rows alone. Blocks are no larger than that.
+/// Of every plan two chunks, and of that with the largest all widths: which kernels others take depends on rows alone. Blocks are no larger
+/// than that.
 void VisionCore::prepare() {
   ModelConfig const& config = parts_.model->config();
   std::vector<PlanImage> samples;  // an executor knows plans by their addresses
@@ -435,12 +436,13 @@ void VisionCore::prepare() {
     sample.activations = make_activation_layout(config, sample.limits, image.activations.step_bytes, block_table_bytes(2));
   }
   std::int32_t const per_token = config.block.rows_per_output;
+  auto const widest = std::ranges::max_element(samples, {}, [](PlanImage const& sample) { return sample.limits.chunk; });
   for (PlanImage const& sample : samples) {
     warm_up(sample, sample.limits.block);
     std::int32_t last = sample.limits.block;
     for (std::int32_t const width : warm_up_rows) {
       std::int32_t const n_rows = std::max(std::min(width, sample.limits.chunk) / per_token, 1) * per_token;
-      if (&sample == samples.data() && n_rows != std::exchange(last, n_rows)) warm_up(sample, n_rows);
+      if (&sample == &*widest && n_rows != std::exchange(last, n_rows)) warm_up(sample, n_rows);
     }
   }
   executor_.leave_vram();  // the samples go

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -17,21 +18,21 @@
 
 namespace tiered::detail {
 
-/// Rows of steps by which products (tiles of 32, 64, 96 and 128 rows, of each expert or of all; a library that chooses by rows) and
-/// attention take other kernels, the most first. A library may have one more for a number between two of these.
+/// Rows of steps by which products (tiles of 32, 64, 96 and 128 rows, of each expert or of all; cuBLAS, which is asked for powers of two:
+/// GemmPlans) and attention take other kernels, the most first.
 inline constexpr std::int32_t warm_up_rows[] = {2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1};
 /// Fewer where weights cross the link for each.
 inline constexpr std::int32_t streamed_warm_up_rows[] = {2048, 1024, 512, 256, 128, 96, 64, 32, 16, 8, 4, 2, 1};
 
-/// Plans whose chunks have more rows than any of `widths` (descending), and how many, up to `most`: they are tried with these, too, since a
-/// library may have a kernel for them alone. To load one within a step waits for the whole device.
+/// Plans whose chunks have more rows than any of `widths` (descending), and rows to try them with, up to `most`: one number for each further
+/// power of two that rows are asked for by. To load a kernel within a step waits for the whole device.
 inline std::vector<std::pair<std::size_t, std::int32_t>> large_chunks(std::span<PlanImage const> images,
                                                                       std::span<std::int32_t const> widths, std::int32_t most) {
   std::vector<std::pair<std::size_t, std::int32_t>> out;
+  std::int32_t step = std::int32_t(std::bit_ceil(std::uint32_t(widths.front())));
   for (std::size_t i = 0; i < images.size(); ++i) {
     std::int32_t const n = std::min({images[i].limits.chunk, images[i].limits.block, most});
-    bool const is_new = std::ranges::none_of(out, [&](auto const& other) { return other.second == n; });
-    if (images[i].uses_device && n > widths.front() && is_new) out.emplace_back(i, n);
+    for (; images[i].uses_device && n > step; step *= 2) out.emplace_back(i, std::min(n, 2 * step));
   }
   return out;
 }

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include "tiered/core/error.hpp"
@@ -127,13 +127,10 @@ class CudaBackend {
   }
 
  private:
-  struct CublasDestroy {
-    void operator()(cublasHandle_t handle) const { static_cast<void>(cublasDestroy(handle)); }
-  };
   static void cublas_check(cublasStatus_t status, char const* call) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     Errc const code = status == CUBLAS_STATUS_ALLOC_FAILED ? Errc::out_of_memory : Errc::device;
-    throw Error(code, concat(call, ": ", cublasGetStatusName(status), " (", int(status), "): ", cublasGetStatusString(status)));
+    throw Error(code, concat(call, ": ", kernel_status_text(kernel_status(status))));
   }
 
   struct State {
@@ -142,18 +139,15 @@ class CudaBackend {
           workspace(memory, options.workspace_bytes, 256),
           cublas_workspace(memory, options.cublas_workspace_bytes, 256),
           stream(std::move(lanes), device.ordinal, options.lane_name),
+          gemm(cublas_workspace.data(), cublas_workspace.bytes()),
           kernels(cuda_kernels(device.capability)) {
       expects(options.workspace_bytes >= cuda_workspace_bytes + cuda_counter_bytes,
               "CudaBackendOptions: workspace_bytes is less than kernels use");
       memory.share().move(VramUse::other, VramUse::workspaces, workspace.bytes() + cublas_workspace.bytes());
       device.use();
-      cublasHandle_t handle = nullptr;
-      cublas_check(cublasCreate(&handle), "cublasCreate");
-      cublas.reset(handle);
-      cublas_check(cublasSetStream(handle, stream.stream()), "cublasSetStream");  // resets the workspace
-      cublas_check(cublasSetWorkspace(handle, cublas_workspace.data(), cublas_workspace.bytes()), "cublasSetWorkspace");
+      cublas_check(gemm.status(), "cublasLtCreate");
       queue.stream = stream.stream();
-      queue.cublas = handle;
+      queue.gemm = &gemm;
       queue.counters = reinterpret_cast<std::uint32_t*>(workspace.data());
       cuda_check(cudaMemsetAsync(queue.counters, 0, cuda_counter_bytes, queue.stream), "cudaMemsetAsync");
       queue.workspace = workspace.data() + cuda_counter_bytes;
@@ -173,7 +167,7 @@ class CudaBackend {
     Memory memory;
     Buffer workspace, cublas_workspace;
     StreamLane stream;
-    std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, CublasDestroy> cublas;
+    GemmPlans gemm;
     CudaQueue queue;
     std::uint32_t n_asked = 0;
     KernelTable const kernels;

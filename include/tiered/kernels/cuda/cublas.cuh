@@ -1,12 +1,13 @@
 /// Products of many rows by cuBLAS: weights that are halves in whole 16 bytes a row as they lie, others range by range. [device-visible]
 ///
 /// A range of rows is decoded, or copied to aligned rows, into CudaQueue::workspace and read back from the L2 cache by the product; then
-/// the next range. What cuBLAS wrote is finished by a pass over rows that have a factor or where there is a bias. Where it adds to what is
-/// there, that is made ready by such a pass: y' = (y + bias) / factor.
+/// the next range. What cuBLAS wrote is finished by a pass over rows that have a factor, which few have. Where it adds to what is there,
+/// that is made ready by such a pass. cuBLAS adds biases itself, but those that are not aligned: these are added by such a pass, too.
 #pragma once
 
 #include <cstdint>
 
+#include "tiered/kernels/cuda/gemm_plans.hpp"
 #include "tiered/kernels/cuda/gemm_tuning.hpp"
 #include "tiered/kernels/cuda/launch.cuh"
 #include "tiered/kernels/cuda/status.hpp"
@@ -82,20 +83,21 @@ __global__ void __launch_bounds__(256)
   if (valid) *reinterpret_cast<uint4*>(out + std::int64_t(row) * out_stride + k) = eight;
 }
 
-/// Before a product that is added, (v + bias) * scale; behind one, v * scale + bias.
+/// Before a product that is added, (v + bias) * scale; behind one, v * scale + bias. Less what the product adds of the bias by itself, which
+/// is `added` (0 or 1) times all of it.
 template <bool before>
-__device__ __forceinline__ float scaled(float v, float bias, float scale) {
-  return before ? (v + bias) * scale : fmaf(v, scale, bias);
+__device__ __forceinline__ float rescaled(float v, float bias, float scale, float added) {
+  return before ? fmaf(v + bias, scale, -added * bias) : fmaf(v - added * bias, scale, bias);
 }
 template <bool before>
-__device__ __forceinline__ float4 scaled(float4 v, float4 bias, float scale) {
-  return make_float4(scaled<before>(v.x, bias.x, scale), scaled<before>(v.y, bias.y, scale), scaled<before>(v.z, bias.z, scale),
-                     scaled<before>(v.w, bias.w, scale));
+__device__ __forceinline__ float4 rescaled(float4 v, float4 bias, float scale, float added) {
+  return make_float4(rescaled<before>(v.x, bias.x, scale, added), rescaled<before>(v.y, bias.y, scale, added),
+                     rescaled<before>(v.z, bias.z, scale, added), rescaled<before>(v.w, bias.w, scale, added));
 }
 
 /// A warp's row of n, in place. V: float or float4. Some are under way at a time, which the compiler could not know not to be biases.
 template <bool before, class V>
-__device__ __forceinline__ void scale_row(V* row, V const* bias, int n, float scale) {
+__device__ __forceinline__ void rescale_row(V* row, V const* bias, int n, float scale, float added) {
   constexpr int at_once = 4;
 #pragma unroll 1
   for (int first = int(threadIdx.x) % warp_size; first < n; first += at_once * warp_size) {
@@ -109,45 +111,65 @@ __device__ __forceinline__ void scale_row(V* row, V const* bias, int n, float sc
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
       int const at = first + i * warp_size;
-      if (at < n) row[at] = scaled<before>(v[i], b[i], scale);
+      if (at < n) row[at] = rescaled<before>(v[i], b[i], scale, added);
     }
   }
 }
 
-/// y[t, :] = factors[t] * y[t, :] + bias, or `before` y[t, :] = (y[t, :] + bias) / factors[t], factors being powers of two. A warp for each
-/// row, which leaves at once where there is nothing to do.
+/// What is done to y around a product. Factors are powers of two.
+struct Rescaling {
+  float* y;
+  std::int64_t y_stride;
+  float const* factors;  ///< [n_tokens] or null: ones
+  float const* bias;     ///< [rows] or null
+  std::int32_t n_tokens, rows;
+  bool in_product;  ///< which adds the bias
+};
+
+/// y[t, :] = factors[t] * y[t, :] + bias, or `before` y[t, :] = (y[t, :] + bias) / factors[t], as far as the product does not add it. A warp
+/// for each row, which leaves at once where there is nothing to do.
 template <class F, bool before>
-__global__ void __launch_bounds__(256)
-    scale_rows_kernel(float* y, std::int64_t y_stride, float const* factors, float const* bias, int n_tokens, int rows) {
+__global__ void __launch_bounds__(256) rescale_rows_kernel(Rescaling const a) {
   wait_for_previous();
   let_next_start();
   int const token = int(blockIdx.x * blockDim.x + threadIdx.x) / warp_size;
-  if (token >= n_tokens) return;
-  float const factor = factors != nullptr ? factors[token] : 1.0f;
-  if (factor == 1.0f && bias == nullptr) return;
-  float const scale = before ? 1.0f / factor : factor;
-  float* const row = y + token * y_stride;
-  bool const aligned = (reinterpret_cast<std::uintptr_t>(row) | reinterpret_cast<std::uintptr_t>(bias)) % 16 == 0;
-  int const n_fours = aligned ? rows / 4 : 0, done = n_fours * 4;
-  scale_row<before>(reinterpret_cast<float4*>(row), reinterpret_cast<float4 const*>(bias), n_fours, scale);
-  scale_row<before>(row + done, bias != nullptr ? bias + done : nullptr, rows - done, scale);
+  if (token >= a.n_tokens) return;
+  float const factor = a.factors != nullptr ? a.factors[token] : 1.0f;
+  if (factor == 1.0f && (a.bias == nullptr || a.in_product)) return;
+  float const scale = before ? 1.0f / factor : factor, added = a.in_product ? 1.0f : 0.0f;
+  float* const row = a.y + token * a.y_stride;
+  bool const aligned = (reinterpret_cast<std::uintptr_t>(row) | reinterpret_cast<std::uintptr_t>(a.bias)) % 16 == 0;
+  int const n_fours = aligned ? a.rows / 4 : 0, done = n_fours * 4;
+  rescale_row<before>(reinterpret_cast<float4*>(row), reinterpret_cast<float4 const*>(a.bias), n_fours, scale, added);
+  rescale_row<before>(row + done, a.bias != nullptr ? a.bias + done : nullptr, a.rows - done, scale, added);
 }
 
 template <class F, bool before>
-int scale_rows(TileArgs const& a, float const* bias, CudaQueue const& queue) {
-  if (a.factors == nullptr && bias == nullptr) return 0;
-  return launch_kernel(&scale_rows_kernel<F, before>, dim3(unsigned(ceil_div(a.n_rows, 8))), dim3(256), 0, queue, a.y, a.y_stride,
-                       a.factors, bias, a.n_rows, a.rows);
+int rescale_rows(TileArgs const& a, float const* bias, bool in_product, CudaQueue const& queue) {
+  if (a.factors == nullptr && (bias == nullptr || in_product)) return 0;
+  Rescaling const args{a.y, a.y_stride, a.factors, bias, a.n_rows, a.rows, in_product};
+  return launch_kernel(&rescale_rows_kernel<F, before>, dim3(unsigned(ceil_div(a.n_rows, 8))), dim3(256), 0, queue, args);
 }
 
-/// y[t, r] = sum_k x[t, k] w[r, k], both of halves, k contiguous, zeros in both from a.dim to the next multiple of 8; or += where a.add.
-inline int cublas_product(cudaDataType_t type, void const* w, std::int64_t w_stride, TileArgs const& a, float* y, std::int32_t rows,
-                          CudaQueue const& queue) {
-  float const one = 1, kept = a.add ? 1.0f : 0.0f;
-  cublasStatus_t const status = cublasGemmEx(queue.cublas, CUBLAS_OP_T, CUBLAS_OP_N, rows, a.n_rows, round_up(a.dim, 8), &one, w, type,
-                                             int(w_stride), a.x, type, int(act_row_elems(std::uint64_t(a.dim))), &kept, y, CUDA_R_32F,
-                                             int(a.y_stride), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-  return kernel_status(status);
+/// y[t, first + r] = sum_k x[t, k] w[r, k] (+ bias[first + r]) for n rows of weights, both of halves, k contiguous, zeros in both from a.dim
+/// to the next multiple of 8; or += where a.add. Rows beyond a multiple of 8 by themselves where that is worth a launch.
+inline int cublas_product(cudaDataType_t type, void const* w, std::int64_t w_stride, TileArgs const& a, float const* bias,
+                          std::int32_t first, std::int32_t n, CudaQueue const& queue) {
+  if (queue.gemm == nullptr) return kernel_status(CUBLAS_STATUS_NOT_INITIALIZED);
+  GemmArgs g{type, w, a.x, bias != nullptr ? bias + first : nullptr, a.y + first};
+  g.w_stride = w_stride, g.x_stride = std::int64_t(act_row_elems(std::uint64_t(a.dim))), g.y_stride = a.y_stride;
+  g.rows = n, g.n = a.n_rows, g.dim = round_up(a.dim, 8);
+  g.add = a.add;
+  std::int32_t const rest = n % 8;
+  if (rest > 0 && std::int64_t(n) * a.n_rows * a.dim >= cublas_split_macs) {
+    g.rows = n - rest;
+    if (cublasStatus_t const status = queue.gemm->run(g, queue.stream); status != CUBLAS_STATUS_SUCCESS) return kernel_status(status);
+    g.w = static_cast<std::uint16_t const*>(w) + (n - rest) * w_stride;
+    g.y += n - rest;
+    if (bias != nullptr) g.bias += n - rest;
+    g.rows = rest;
+  }
+  return kernel_status(queue.gemm->run(g, queue.stream));
 }
 
 /// Whether cuBLAS takes weights where they lie: its kernels for matrix units read 16 bytes at a time.
@@ -205,21 +227,23 @@ bool cublas_pays(TileArgs const& a, CudaQueue const& queue) {
 template <class F>
 int launch_cublas(TileArgs const& a, CudaQueue const& queue) {
   constexpr cudaDataType_t type = is_bf16_product<F> ? CUDA_R_16BF : CUDA_R_16F;
+  bool const in_product = a.bias != nullptr && reinterpret_cast<std::uintptr_t>(a.bias) % 16 == 0;
+  float const* const bias = in_product ? a.bias : nullptr;
   if (a.add) {
-    if (int const status = detail::scale_rows<F, true>(a, a.bias, queue); status != 0) return status;
+    if (int const status = detail::rescale_rows<F, true>(a, a.bias, in_product, queue); status != 0) return status;
   }
   if (detail::lie_aligned<F>(a)) {
-    if (int const status = detail::cublas_product(type, a.w, a.dim, a, a.y, a.rows, queue); status != 0) return status;
+    if (int const status = detail::cublas_product(type, a.w, a.dim, a, bias, 0, a.rows, queue); status != 0) return status;
   } else {
     std::int32_t const step = detail::range_rows(a, queue);
     std::int64_t const stride = std::int64_t(act_row_elems(std::uint64_t(a.dim)));
     for (std::int32_t first = 0; first < a.rows; first += step) {
       std::int32_t const n = min_of(step, a.rows - first);
       if (int const status = detail::unpack_rows<F>(a, first, n, queue); status != 0) return status;
-      if (int const status = detail::cublas_product(type, queue.workspace, stride, a, a.y + first, n, queue); status != 0) return status;
+      if (int const status = detail::cublas_product(type, queue.workspace, stride, a, bias, first, n, queue); status != 0) return status;
     }
   }
-  return detail::scale_rows<F, false>(a, a.add ? nullptr : a.bias, queue);
+  return detail::rescale_rows<F, false>(a, a.add ? nullptr : a.bias, in_product && !a.add, queue);
 }
 
 }  // namespace tiered::cuda

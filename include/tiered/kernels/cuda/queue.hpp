@@ -4,15 +4,16 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
+
+#include "tiered/kernels/cuda/gemm_plans.hpp"
 
 namespace tiered {
 
 /// What Queue::native of a CUDA table points to. All of it is borrowed and must outlive the work that was enqueued.
 struct CudaQueue {
   cudaStream_t stream = nullptr;
-  cublasHandle_t cublas = nullptr;    ///< bound to the stream, with a workspace of its own from the arena
+  GemmPlans* gemm = nullptr;          ///< with a workspace of its own from the arena; null: there is no cuBLAS
   std::byte* workspace = nullptr;     ///< VRAM that every kernel of the queue may overwrite
   std::size_t workspace_bytes = 0;    ///< at least cuda_workspace_bytes
   std::uint32_t* counters = nullptr;  ///< VRAM, cuda_counters of them: 0 before a kernel and after it

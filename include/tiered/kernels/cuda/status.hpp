@@ -1,7 +1,7 @@
 /// What launchers of the CUDA table return, as text: statuses of the runtime and of cuBLAS in one number. Toolkit headers only.
 #pragma once
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 namespace tiered {

@@ -59,6 +59,8 @@ class ShardBuilder {
     weights_.push_back(w);
     return WeightId(weights_.size() - 1);
   }
+  /// Weight::row_bits of one that was pushed.
+  void keep_bits(WeightId weight, std::int32_t bits) { weights_[std::size_t(weight)].row_bits = bits; }
   /// Of any type; `values` has the bytes.
   WeightId push_owned(std::unique_ptr<float[]> values, DType dtype, std::int64_t rows, std::int64_t cols) {
     auto const* const data = reinterpret_cast<std::byte const*>(values.get());
