@@ -105,6 +105,31 @@ TEST_CASE("a shard larger than half the ring goes by rows, copied one range ahea
   }
 }
 
+TEST_CASE("row ranges begin at multiples of 64 rows of a weight, unless fewer fit", "[plan][ring_prefetch]") {
+  fake::Model const model{fake::small_dense()};
+  ShardTable const table = model.table();
+  ShardId const output = table.steps.back().shard;
+  Shard const& s = table.shard(output);
+  std::size_t const row_bytes = table.weights[std::size_t(s.weights.end) - 1].row_bytes();
+  for (std::size_t const rows_in_ring : {20, 400, 777, 1000}) {
+    ShardPlan const plan = streaming_plan(table, std::max(largest_step(table) / 8, rows_in_ring * row_bytes));
+    Schedule const schedule = RingPrefetch{}.schedule(plan, table);
+    REQUIRE(verify(schedule, plan, table) == "");
+    std::size_t const most_rows = std::size_t(RingPrefetch{}.piece * double(plan.ring_bytes)) / row_bytes;
+    int n_inner = 0;
+    for (Action const& a : schedule) {
+      if (a.kind != ActionKind::copy || a.shard != output || a.rows == Range{}) continue;
+      for (std::int32_t i = s.weights.begin; i < s.weights.end; ++i) {
+        Weight const& w = table.weights[std::size_t(i)];
+        if (a.rows.begin <= w.first_row || a.rows.begin >= w.first_row + w.rows) continue;
+        ++n_inner;
+        if (most_rows >= 64) CHECK((a.rows.begin - w.first_row) % 64 == 0);
+      }
+    }
+    CHECK((n_inner > 0 || most_rows >= std::size_t(s.n_rows)));
+  }
+}
+
 TEST_CASE("with several chunks a shard that fits the ring goes whole", "[plan][ring_prefetch]") {
   fake::Model const model{fake::small_dense()};
   ShardTable const table = model.table();

@@ -250,16 +250,28 @@ template <class F, int tile_tokens>
 int launch_tiles(TileArgs const& a, int n_warps, CudaQueue const& queue) {
   constexpr auto kernel = &tile_matmul_kernel<F, tile_tokens>;
   int const limit = shared_bytes_limit(queue.capability);
-  if (int const status = allow_shared_memory<kernel>(limit, queue); status != 0) return status;
   while (n_warps > 1 && tile_shared_bytes<F, tile_tokens>(n_warps) > std::size_t(limit)) n_warps /= 2;
   std::int64_t const n_tiles = row_tiles(a, n_warps * warp_rows) * max_tiles(a, tile_tokens);
   return launch_kernel(kernel, dim3(unsigned(n_tiles)), dim3(unsigned(n_warps * warp_rows)), tile_shared_bytes<F, tile_tokens>(n_warps),
                        queue, a);
 }
 
+/// Loads the kernels of all choices: which of them rows take depends on matrices, and one that is loaded later takes VRAM that nobody has
+/// counted.
+template <class F>
+int load_tiles(CudaQueue const& queue) {
+  int const limit = shared_bytes_limit(queue.capability);
+  int status = allow_shared_memory<&tile_matmul_kernel<F, 32>>(limit, queue);
+  if (status == 0) status = allow_shared_memory<&tile_matmul_kernel<F, 64>>(limit, queue);
+  if (status == 0) status = allow_shared_memory<&tile_matmul_kernel<F, 96>>(limit, queue);
+  if (status == 0) status = allow_shared_memory<&tile_matmul_kernel<F, 128>>(limit, queue);
+  return status;
+}
+
 /// Enqueues a product in tiles of the given choice.
 template <class F>
 int launch_tiles(TileArgs const& a, TileChoice choice, CudaQueue const& queue) {
+  if (int const status = load_tiles<F>(queue); status != 0) return status;
   if (choice.tokens == 32) return launch_tiles<F, 32>(a, choice.warps, queue);
   if (choice.tokens == 64) return launch_tiles<F, 64>(a, choice.warps, queue);
   if (choice.tokens == 96) return launch_tiles<F, 96>(a, choice.warps, queue);

@@ -15,6 +15,10 @@ namespace tiered {
 
 namespace detail {
 
+/// Ranges of so many rows begin where products write aligned to 256 bytes. Of Q8_0 weights in ranges of 6315 rows, prompts took 5.8 ms a
+/// layer on an H200, of which the link had 4: results in between were written four bytes at a time.
+inline constexpr std::int32_t aligned_rows = 64;
+
 /// Cuts shard `s` into row ranges of at most `most_bytes`, whole rows, at least one. A range that begins inside a weight ends in
 /// it, so that every weight begins aligned; a router's weights are not cut at all.
 inline void cut_rows(ShardTable const& table, Shard const& s, std::size_t most_bytes, std::vector<RingPiece>& out) {
@@ -42,7 +46,9 @@ inline void cut_rows(ShardTable const& table, Shard const& s, std::size_t most_b
     std::int32_t const left = w_end - begin;
     std::int32_t const most_rows = (std::max)(std::int32_t{1}, std::int32_t((std::min)(most_bytes / w.row_bytes(), std::size_t(left))));
     std::int32_t const n_ranges = (left + most_rows - 1) / most_rows;
-    std::int32_t const end = begin + (left + n_ranges - 1) / n_ranges;
+    std::int32_t n = (left + n_ranges - 1) / n_ranges;
+    if (most_rows >= aligned_rows) n = (std::min)((n + aligned_rows - 1) / aligned_rows, most_rows / aligned_rows) * aligned_rows;
+    std::int32_t const end = (std::min)(begin + n, w_end);
     out.push_back({s.id, {begin, end}, table.row_offset(s, end) - from, 0});
     begin = end;
     if (end == w_end) ++at;
