@@ -1,6 +1,8 @@
 /// The writing of KV pages by the CUDA kernels, alone and with the norms and rotations before it.
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -147,7 +149,67 @@ void check_write(Gpu& gpu, AttentionCase const& c, DType kv) {
   gpu.run(gpu.table().kv_write[std::uint32_t(kv)], args);
 }
 
+/// Where keys, values and pages begin: in floats and in halves behind what is aligned.
+struct Offsets {
+  std::size_t rows = 0, pages = 0;
+};
+
+std::vector<float> moved(std::vector<float> values, std::size_t n) {
+  values.insert(values.begin(), n, poison);
+  return values;
+}
+
+/// Rows in no order, among them what rounds to even, what binary16 has no number for, and what is no number.
+void check_many(Gpu& gpu, AttentionCase const& c, Offsets const& offsets, SplitMix64& random) {
+  INFO(describe(DType::f16, c) << ", rows " << offsets.rows << " floats and pages " << offsets.pages << " halves off");
+  Pages pages(c, DType::f16, random);
+  for (std::size_t i = pages.written.size(); i > 1; --i) std::swap(pages.written[i - 1], pages.written[random.below(i)]);
+  std::uint32_t const bits[] = {0x7fc12345u, 0xff812345u, 0x7f800000u, 0xff800000u, 0x80000000u, 0x477fefffu, 0x477ff000u,
+                                0x33000000u, 0x33000001u, 0x387fffffu, 0x00000001u, 0x3f801000u, 0x3f803000u, 0xb3800000u};
+  for (std::vector<float>* const x : {&pages.k, &pages.v}) {
+    for (std::uint32_t const b : bits) (*x)[random.below(x->size())] = std::bit_cast<float>(b);
+  }
+  DeviceArray<float> const k(moved(pages.k, offsets.rows)), v(moved(pages.v, offsets.rows));
+  DeviceArray<std::byte> bytes(pages.bytes.size() + offsets.pages * 2);  // garbage, as `pages` begin
+  DeviceArray<std::byte*> const pointers(pages.pointers_into(bytes.data() + offsets.pages * 2));
+  DeviceArray<KvTable> const tables(pages.tables_over(pointers.data(), pages.tables.size()));
+  DeviceArray<KvRow> const rows(pages.written);
+  KvWriteArgs args = pages.write_args();
+  args.k = k.data() + offsets.rows;
+  args.v = v.data() + offsets.rows;
+  args.rows = rows.data();
+  args.tables = tables.data();
+  gpu.run(gpu.table().kv_write[std::uint32_t(DType::f16)], args);
+  pages.write();
+  std::vector<std::byte> expected(offsets.pages * 2, std::byte{0xff});
+  expected.insert(expected.end(), pages.bytes.begin(), pages.bytes.end());
+  CHECK(bytes.download() == expected);
+}
+
 }  // namespace
+
+TEST_CASE("CUDA: KV pages of many rows have the reference's bits, wherever rows and pages lie") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  SplitMix64 random(72);
+  for (std::int32_t const head_dim : {8, 64, 72, 80, 128, 20, 33}) {
+    for (std::int32_t const n_heads : {1, 3, 16}) {
+      for (std::int32_t const last : {63, 64, 65, 66, 130}) {  // rows - 1, around the border and around tiles
+        for (Offsets const& offsets : {Offsets{}, {1, 0}, {2, 0}, {0, 1}, {0, 4}})
+          check_many(gpu, {n_heads, n_heads, head_dim, last == 66 ? 256 : 32, 0, {{0, last}}}, offsets, random);
+      }
+    }
+  }
+}
+
+TEST_CASE("CUDA: KV pages of many rows, of several sequences and in several ranges of a row", "[sanitize]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  SplitMix64 random(73);
+  check_many(gpu, {16, 16, 80, 64, 0, {{0, 200}, {1, 3}, {2, 64}}}, {}, random);
+  check_many(gpu, {40, 40, 128, 16, 0, {{0, 90}, {1, 20}}}, {}, random);
+  check_many(gpu, {3, 3, 72, 16, 0, {{0, 66}}}, {0, 1}, random);
+}
 
 TEST_CASE("CUDA: KV pages are written as the reference writes them, and nothing else is") {
   if (!has_gpu()) return;

@@ -52,8 +52,13 @@ class VisionModel {
   /// Rows side by side become tokens, which leave.
   void merge(VisionMergerWeights const& w, std::int32_t plane, ExecContext& ctx) const;
 
-  /// x normed, [n_rows, dim].
-  float* normed(float const* x, WeightId weight, WeightId bias, std::int32_t n_rows, std::int32_t dim, ExecContext& ctx) const;
+  struct NormRequest {
+    WeightId weight{}, bias{};
+    float* y = nullptr;  ///< [n_rows, dim]
+    std::int32_t n_rows = 0, dim = 0;
+  };
+  /// Hidden rows through their norm, which may still be to be done: it then reads them when the first product does.
+  Activations normed(NormRequest const& request, ExecContext& ctx) const;
 
   GgufFile file_;
   VisionConfig vision_;

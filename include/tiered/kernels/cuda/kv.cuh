@@ -7,6 +7,7 @@
 #include "tiered/kernels/args.hpp"
 #include "tiered/kernels/cuda/attention_tuning.hpp"
 #include "tiered/kernels/cuda/launch.cuh"
+#include "tiered/kernels/cuda/mma.cuh"
 #include "tiered/kernels/cuda/rope.cuh"
 #include "tiered/kernels/format/format.hpp"
 
@@ -72,6 +73,73 @@ __global__ void __launch_bounds__(kv_warps* warp_size) kv_write_kernel(KvWriteAr
     std::byte* const to = kv_place<KV>(is_key ? table.k_pages : table.v_pages, row.position, head, a.page_tokens, a.head_dim);
     store_vector<KV>(to, a.head_dim, lane, [&](std::int32_t d) { return from[d]; });
   }
+}
+
+inline constexpr int kv_tile_rows = 4;       ///< that a thread has at a time
+inline constexpr int kv_tile_threads = 256;  ///< of a block, at most
+inline constexpr int kv_few_rows = 64;       ///< up to so many, a warp for each head's vector is faster
+
+/// Two elements as float_to_half() rounds them, a NaN's payload too.
+__device__ __forceinline__ std::uint32_t exact_half_pair(float low, float high) {
+  if (low != low || high != high) return float_to_half(low) | std::uint32_t(float_to_half(high)) << 16;
+  return pack_f16(low, high);
+}
+
+/// Eight elements of a head's vector; 16 bytes at once where pages allow.
+__device__ __forceinline__ void store_8(std::byte* to, float4 low, float4 high) {
+  uint4 const v{exact_half_pair(low.x, low.y), exact_half_pair(low.z, low.w), exact_half_pair(high.x, high.y),
+                exact_half_pair(high.z, high.w)};
+  if (reinterpret_cast<std::uintptr_t>(to) % sizeof(uint4) == 0) {
+    *reinterpret_cast<uint4*>(to) = v;
+    return;
+  }
+  std::uint32_t const words[4] = {v.x, v.y, v.z, v.w};
+  auto* const halves = reinterpret_cast<std::uint16_t*>(to);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) halves[i] = std::uint16_t(words[i / 2] >> i % 2 * 16);
+}
+
+/// Many rows as halves: keys, then values of a row are groups of eight elements, of which a thread has the same one of each of the block's
+/// rows. Blocks (tiles of rows, ranges of groups). k and v are aligned to 16, head_dim is a multiple of 8.
+__global__ void __launch_bounds__(kv_tile_threads) kv_write_tile_kernel(KvWriteArgs const a) {
+  __shared__ std::byte* places[2][kv_tile_rows];  // of the first head of keys, values
+  wait_for_previous();
+  let_next_start();
+  int const head_groups = a.head_dim / 8, row_groups = a.n_kv_heads * head_groups, thread = int(threadIdx.x);
+  int const group = int(blockIdx.y * blockDim.x) + thread, first = int(blockIdx.x) * kv_tile_rows;
+  int const n = group < 2 * row_groups ? min_of(kv_tile_rows, a.n_tokens - first) : 0, kv = group < row_groups ? 0 : 1;
+  int const own = group - kv * row_groups, head = own / head_groups;
+  auto const* const from = reinterpret_cast<float4 const*>(kv == 0 ? a.k : a.v) + (std::int64_t(first) * row_groups + own) * 2;
+  float4 v[kv_tile_rows][2];
+#pragma unroll
+  for (int t = 0; t < kv_tile_rows; ++t) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) v[t][i] = t < n ? from[std::int64_t(t) * row_groups * 2 + i] : make_float4(0, 0, 0, 0);
+  }
+  // While those are on their way.
+  if (thread < 2 * kv_tile_rows && first + thread % kv_tile_rows < a.n_tokens) {
+    KvRow const row = a.rows[first + thread % kv_tile_rows];
+    KvTable const table = a.tables[row.table];
+    places[thread / kv_tile_rows][thread % kv_tile_rows] =
+        kv_place<F16>(thread < kv_tile_rows ? table.k_pages : table.v_pages, row.position, 0, a.page_tokens, a.head_dim);
+  }
+  __syncthreads();
+  std::int64_t const at = std::int64_t(head) * a.page_tokens * a.head_dim + (own - head * head_groups) * 8;  // elements
+#pragma unroll
+  for (int t = 0; t < kv_tile_rows; ++t) {
+    if (t < n) store_8(places[kv][t] + at * 2, v[t][0], v[t][1]);
+  }
+}
+
+inline int kv_write_tiles(KvWriteArgs const& a, CudaQueue const& queue) {
+  int const groups = 2 * a.n_kv_heads * (a.head_dim / 8), ranges = ceil_div(groups, kv_tile_threads);
+  return launch_kernel(kv_write_tile_kernel, dim3(unsigned(ceil_div(a.n_tokens, kv_tile_rows)), unsigned(ranges)),
+                       dim3(unsigned(round_up(ceil_div(groups, ranges), warp_size))), 0, queue, a);
+}
+
+/// Whether those can be read 16 bytes at a time.
+inline bool kv_in_groups(KvWriteArgs const& a) {
+  return a.head_dim % 8 == 0 && (reinterpret_cast<std::uintptr_t>(a.k) | reinterpret_cast<std::uintptr_t>(a.v)) % 16 == 0;
 }
 
 /// A lane's elements of a head's vector of n: lane + 32 * i.
@@ -162,6 +230,9 @@ inline dim3 head_grid(std::int32_t n_tokens, std::int32_t n_heads) {
 template <class KV>
 int kv_write(KvWriteArgs const& a, Queue queue) {
   if (a.n_tokens == 0) return 0;
+  if constexpr (std::is_same_v<KV, F16>) {
+    if (a.n_tokens > detail::kv_few_rows && detail::kv_in_groups(a)) return detail::kv_write_tiles(a, native(queue));
+  }
   return launch_kernel(detail::kv_write_kernel<KV>, detail::head_grid(a.n_tokens, 2 * a.n_kv_heads), dim3(detail::kv_warps * warp_size), 0,
                        native(queue), a);
 }

@@ -108,14 +108,13 @@ void VisionModel::embed(ExecContext& ctx) const {
   ctx.launch(&KernelTable::add_taps, taps);
 }
 
-float* VisionModel::normed(float const* x, WeightId weight, WeightId bias, std::int32_t n_rows, std::int32_t dim, ExecContext& ctx) const {
-  float* const y = ctx.scratch<float>(std::size_t(n_rows) * std::size_t(dim));
-  if (vision_.norm == VisionNorm::rms) {
-    ctx.launch(&KernelTable::rms_norm, RmsNormArgs{x, ctx.vector(weight), y, n_rows, dim, vision_.norm_eps});
-  } else {
-    ctx.launch(&KernelTable::layer_norm, LayerNormArgs{x, ctx.vector(weight), ctx.vector(bias), y, n_rows, dim, vision_.norm_eps});
-  }
-  return y;
+Activations VisionModel::normed(NormRequest const& r, ExecContext& ctx) const {
+  std::int32_t const dim = r.dim, n_rows = r.n_rows;
+  float const* const x = ctx.hidden();
+  if (vision_.norm == VisionNorm::rms)
+    return {r.y, n_rows, dim, {}, RmsNormArgs{x, ctx.vector(r.weight), r.y, n_rows, dim, vision_.norm_eps}, {}};
+  ctx.launch(&KernelTable::layer_norm, LayerNormArgs{x, ctx.vector(r.weight), ctx.vector(r.bias), r.y, n_rows, dim, vision_.norm_eps});
+  return {r.y, n_rows, dim};
 }
 
 void VisionModel::attend(std::int32_t l, ExecContext& ctx) const {
@@ -127,7 +126,7 @@ void VisionModel::attend(std::int32_t l, ExecContext& ctx) const {
   r.n_rot = vision_.head_dim;
   r.inv_freq = ctx.vector(w.rope);
   r.position_row = reinterpret_cast<std::uint8_t const*>(r.inv_freq + vision_.head_dim / 2);
-  Activations x{normed(ctx.hidden(), w.norm1, w.norm1_bias, ctx.n_rows(), vision_.dim, ctx), ctx.n_rows(), vision_.dim};
+  Activations x = normed({w.norm1, w.norm1_bias, ctx.scratch<float>(n_floats), ctx.n_rows(), vision_.dim}, ctx);
   if (ctx.pass() == 0) {
     r.k = ctx.scratch<float>(n_floats);
     float* const v = ctx.scratch<float>(n_floats);
@@ -148,28 +147,29 @@ void VisionModel::attend(std::int32_t l, ExecContext& ctx) const {
 void VisionModel::feed_forward(std::int32_t l, ExecContext& ctx) const {
   VisionLayerWeights const& w = weights_.layers[std::size_t(l)];
   std::size_t const n_hidden = std::size_t(ctx.n_rows()) * std::size_t(vision_.hidden_dim);
-  float* const rows = normed(ctx.hidden(), w.norm2, w.norm2_bias, ctx.n_rows(), vision_.dim, ctx);
-  Activations x{rows, ctx.n_rows(), vision_.dim};
+  float* const rows = ctx.scratch<float>(std::size_t(ctx.n_rows()) * std::size_t(vision_.dim));
+  Activations x = normed({w.norm2, w.norm2_bias, rows, ctx.n_rows(), vision_.dim}, ctx);
   float* const up = ctx.scratch<float>(n_hidden);
+  Activations h{up, ctx.n_rows(), vision_.hidden_dim};
   if (vision_.gated) {
     float* const gate = ctx.scratch<float>(n_hidden);
     ProductRequest const products[] = {{w.gate, gate, ctx.vector(w.gate_bias)}, {w.up, up, ctx.vector(w.up_bias)}};
     ctx.matmul_set(products, x);
-    ctx.launch(&KernelTable::gated, GatedArgs{gate, up, up, std::int64_t(n_hidden), config_.activation});
+    h.gate = GatedArgs{gate, up, up, std::int64_t(n_hidden), config_.activation};
   } else {
     ctx.matmul(w.up, x, up, ctx.vector(w.up_bias));
     ctx.launch(&KernelTable::activate, ActivateArgs{up, std::int64_t(n_hidden), config_.activation});
   }
-  Activations h{up, ctx.n_rows(), vision_.hidden_dim};
   ctx.matmul_add(w.down, h, rows, ctx.vector(w.down_bias));
 }
 
 void VisionModel::merge(VisionMergerWeights const& w, std::int32_t plane, ExecContext& ctx) const {
   std::int32_t const n = ctx.n_rows() / config_.block.rows_per_output, dim = vision_.merged_dim();
-  float* const rows = w.merge_first ? normed(ctx.hidden(), w.norm, w.norm_bias, n, dim, ctx)
-                                    : normed(ctx.hidden(), w.norm, w.norm_bias, ctx.n_rows(), vision_.dim, ctx);
-  Activations x{rows, n, dim};
   std::size_t const n_floats = std::size_t(n) * std::size_t(dim);
+  float* const rows = ctx.scratch<float>(n_floats);
+  Activations x = w.merge_first ? normed({w.norm, w.norm_bias, rows, n, dim}, ctx)
+                                : normed({w.norm, w.norm_bias, rows, ctx.n_rows(), vision_.dim}, ctx);
+  if (!w.merge_first) x = {ctx.values_of(x), n, dim};  // products read other rows than the norm's
   float* const up = ctx.scratch<float>(n_floats);
   ctx.matmul(w.up, x, up, ctx.vector(w.up_bias));
   ctx.launch(&KernelTable::activate, ActivateArgs{up, std::int64_t(n_floats), Activation::gelu_erf});
