@@ -208,6 +208,7 @@ struct AllVram;
 struct AnalyticCost;
 class AnyEviction;
 class AnyPlacement;
+class AnyStateCost;
 class AnyPrefetch;
 struct AttentionFirst;
 struct Budget;
