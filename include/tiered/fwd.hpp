@@ -22,7 +22,6 @@ class SplitMix64;
 
 // memory/
 class AnyTier;
-class Arena;
 struct Block;
 class Buffer;
 class BulkCopy;
@@ -47,7 +46,6 @@ struct RegisterOptions;
 class RegisteredMapping;
 class RegisteredTier;
 class RegisteredRange;
-class SlotPool;
 class StreamBulkCopy;
 class StreamCopyEngine;
 struct StreamCopyOptions;
@@ -210,6 +208,7 @@ struct AllVram;
 struct AnalyticCost;
 class AnyEviction;
 class AnyPlacement;
+class AnyStateCost;
 class AnyPrefetch;
 struct AttentionFirst;
 struct Budget;

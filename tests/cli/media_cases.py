@@ -28,6 +28,14 @@ def bmp(path, width=60, height=44, kind=1):
     return path
 
 
+def frames(folder, kinds, width=24, height=16):
+    """A film: a folder of such files, a frame for each kind."""
+    folder.mkdir()
+    for i, kind in enumerate(kinds):
+        bmp(folder / f"{i}.bmp", width, height, kind)
+    return folder
+
+
 def dialog(name="qwen2vl"):
     """Question and answer of the first turn: tests/data/vision_golden/make_dialogs.py."""
     data = (VISION / f"{name}.dialog.bin").read_bytes()
@@ -194,10 +202,7 @@ class Images(Case):
                     self.assertIn(out["media"]["tokens"], range(1, most + 1))
         out = self.check(run("-m", MODEL, *see, "--image-min-tokens", "400000", "--image", image, "-p", "a"), 5, "1048576 can be encoded", "--image-max-tokens")
         self.assertEqual(out, b"")
-        film = self.folder / "film"
-        film.mkdir()
-        for i in range(8):
-            bmp(film / f"{i}.bmp", 24, 16, i)
+        film = frames(self.folder / "film", range(8))
         for name in ["qwen2vl", "qwen25vl", "qwen3vl"]:
             with self.subTest(film=name):
                 see[1] = VISION / f"{name}.mmproj.f16.gguf"
@@ -300,6 +305,17 @@ class ImagesInConversations(Case):
         self.photo = bmp(self.folder / "photo.bmp")
         self.other = bmp(self.folder / "other.bmp", 40, 80, 2)
 
+    def kept_messages(self):
+        return json.loads((self.folder / "kept.json").read_text())["messages"]
+
+    def messages_at_end(self, terminal):
+        """Ends a conversation; what was said in it."""
+        terminal.say("/save " + str(self.folder / "kept"))
+        terminal.expect("kept in")
+        terminal.say("/quit")
+        self.assertEqual(terminal.end(), 0)
+        return self.kept_messages()
+
     def test_images_in_later_turns(self):
         lines = f"Hi\n/image {self.photo}\nWhat?\n/image {self.other}\n/image {self.photo}\nAnd?\nSo?\n".encode()
         result = run(*self.TALK, "--stats", stdin=lines)
@@ -336,10 +352,7 @@ class ImagesInConversations(Case):
         self.assertEqual(terminal.end(), 0)
 
     def test_ctrl_c_stops_the_reading_of_a_video(self):
-        film = self.folder / "film"
-        film.mkdir()
-        for i in range(4):
-            bmp(film / f"{i}.bmp", 24, 16, i)
+        film = frames(self.folder / "film", range(4))
         os.truncate(film / "2.bmp", 1 << 38)  # takes minutes to hash, and no room
         terminal = Terminal(self, *self.TALK, "--simple-io")
         for _ in range(2):
@@ -381,11 +394,7 @@ class ImagesInConversations(Case):
         terminal.expect("(stopped before the answer began)")
         terminal.expect("and the image or video that came with it)")
         terminal.say("Hi")
-        terminal.say("/save " + str(self.folder / "kept"))
-        terminal.expect("kept in")
-        terminal.say("/quit")
-        self.assertEqual(terminal.end(), 0)
-        self.assertEqual(json.loads((self.folder / "kept.json").read_text())["messages"][0]["content"], "Hi")
+        self.assertEqual(self.messages_at_end(terminal)[0]["content"], "Hi")
 
     def test_what_cannot_be_used_does_not_come_with_later_messages(self):
         small = ["110" if word == "400" else word for word in self.TALK]
@@ -401,11 +410,7 @@ class ImagesInConversations(Case):
         terminal.say("And?")
         terminal.expect("and the 2 images and videos that came with it)")
         terminal.say("Hi")
-        terminal.say("/save " + str(self.folder / "kept"))
-        terminal.expect("kept in")
-        terminal.say("/quit")
-        self.assertEqual(terminal.end(), 0)
-        messages = json.loads((self.folder / "kept.json").read_text())["messages"]
+        messages = self.messages_at_end(terminal)
         self.assertEqual([m["role"] for m in messages], ["user", "assistant"])
         self.assertEqual(messages[0]["content"], "Hi")
 
@@ -413,7 +418,7 @@ class ImagesInConversations(Case):
         keep = self.folder / "kept"
         both = run(*self.TALK, stdin=f"/image {self.photo}\nWhat?\nAnd?\n".encode()).stdout
         first = run(*self.TALK, stdin=f"/image {self.photo}\nWhat?\n/save {keep}\n".encode()).stdout
-        messages = json.loads((self.folder / "kept.json").read_text())["messages"]
+        messages = self.kept_messages()
         self.assertEqual([part["type"] for part in messages[0]["content"]], ["image", "text"])
         self.assertEqual(messages[0]["content"][0]["file"], str(self.photo))
         second = run(*self.TALK, "--stats", stdin=f"/load {keep}\nAnd?\n".encode())
@@ -438,10 +443,7 @@ class ImagesInConversations(Case):
             self.check(run(*self.TALK, stdin=f"/load {keep}\n".encode()), 3, "no messages of a conversation")
 
     def test_kept_media_are_read_again_as_they_were(self):
-        film = self.folder / "film"
-        film.mkdir()
-        for i in range(8):
-            bmp(film / f"{i}.bmp", 48, 40, i)
+        film = frames(self.folder / "film", range(8), 48, 40)
         file, other = self.folder / "state", self.folder / "other"
         plain = ["-m", MODEL, "--mmproj", PROJECTOR, "-c", "400", "--device", "none", "--temp", "0", "-n", "5", "--ignore-eos", "-cnv"]
         self.check(run(*self.TALK, "--session", other, stdin=b"Words\n"), 0)
@@ -495,10 +497,7 @@ class ImagesInConversations(Case):
 class Videos(Case):
     def setUp(self):
         super().setUp()
-        self.film = self.folder / "film"
-        self.film.mkdir()
-        for i in range(1, 9):
-            bmp(self.film / f"frame{i}.bmp", 48, 40, i)
+        self.film = frames(self.folder / "film", range(1, 9), 48, 40)
 
     def test_folder(self):
         for name in ["qwen2vl", "qwen25vl", "qwen3vl"]:
@@ -513,10 +512,7 @@ class Videos(Case):
                 self.check(result, 0, "4 steps of 2 frames")
 
     def test_long_video_goes_on_where_it_was(self):
-        film = self.folder / "long"
-        film.mkdir()
-        for i in range(120):
-            bmp(film / f"{i}.bmp", 24, 16, i % 7)
+        film = frames(self.folder / "long", [i % 7 for i in range(120)])
         see = [*SEE[:-4], "-c", "1600", "--device", "none", "--ignore-eos", "--logprobs", "1"]
         asked = ["--video", film, "--video-frames", "120", "-p", "What happens?"]
         whole = self.json(*see, *asked, "-n", "6", model=MODEL)
@@ -533,8 +529,8 @@ class Videos(Case):
         args = ["-m", MODEL, *SEE, "-p", "a", "--video"]
         self.check(run(*args, empty), 3, "holds no frames")
         self.check(run(*args, self.film, "--video-frames", "50"), 4, "8 frames", "50")
-        bmp(self.film / "frame3.bmp", 40, 40)
-        self.check(run(*args, self.film), 3, "frame3.bmp", "40 x 40", "48 x 40")
+        bmp(self.film / "2.bmp", 40, 40)
+        self.check(run(*args, self.film), 3, "2.bmp", "40 x 40", "48 x 40")
         self.assertIn(run(*args, self.folder / "none.mp4").returncode, (3, 4))
 
     def test_file(self):
@@ -544,9 +540,6 @@ class Videos(Case):
             self.check(result, 4, "libavformat-dev")
             self.skipTest("no FFmpeg")
         self.check(result, 0, "3 steps of 2 frames")
-        frames = self.folder / "same"
-        frames.mkdir()
-        for i in (0, 2, 4, 6, 8, 10):
-            bmp(frames / f"{i}.bmp", 24, 16, i)
-        same = run("-m", MODEL, *SEE, "--video", frames, "--video-frames", "6", "-p", "What?", "-n", "2", "--temp", "0")
+        folder = frames(self.folder / "same", (0, 2, 4, 6, 8, 10))
+        same = run("-m", MODEL, *SEE, "--video", folder, "--video-frames", "6", "-p", "What?", "-n", "2", "--temp", "0")
         self.assertEqual(same.stdout, result.stdout)

@@ -13,9 +13,11 @@ using namespace tiered_test;
 
 namespace {
 
+constexpr PositionShare over_link{0, PositionShare::whole, 0};  ///< all positions as if they were in the host's memory
+
 /// Rows [first, first + n) of the case on the device; all positions up to max_position must be allowed for.
-Outputs attend(Gpu& gpu, AttentionCase const& c, DType kv, DevicePages const& pages, std::vector<float> const& q, std::int32_t first,
-               std::int32_t n, Range positions = everything, std::int32_t max_position = 0, PositionShare share = {}) {
+Outputs attend_rows(Gpu& gpu, AttentionCase const& c, DType kv, DevicePages const& pages, std::vector<float> const& q, std::int32_t first,
+                    std::int32_t n, Range positions = everything, std::int32_t max_position = 0, PositionShare share = {}) {
   std::ptrdiff_t const row = std::ptrdiff_t(c.n_heads) * c.head_dim;
   std::vector<KvRow> const chosen(c.rows.begin() + first, c.rows.begin() + first + n);
   AttentionArgs args = args_of(c, n, std::max(max_position, largest_position(chosen)));
@@ -35,6 +37,37 @@ Outputs attend(Gpu& gpu, AttentionCase const& c, DType kv, DevicePages const& pa
   workspace.download();  // nothing was written behind it
   return {out.download(), log_sum_exp.download()};
 }
+
+/// A case's keys and values in pages, here and in VRAM, and queries of its rows.
+struct Problem {
+  Problem(AttentionCase const& case_, DType kv_, std::uint64_t seed) : Problem(case_, kv_, seed, [](Pages&) {}) {}
+  /// `change` is given keys and values before they are written.
+  template <class Change>
+  Problem(AttentionCase const& case_, DType kv_, std::uint64_t seed, Change change)
+      : c(case_), kv(kv_), random(seed), pages(c, kv, random), device(written(change)), q(queries_of(c, random)) {}
+  std::int32_t n() const { return std::int32_t(c.rows.size()); }
+  double allowed() const { return tolerance(c, kv, n(), pages.max_position); }
+  Outputs expected(Range positions = everything) const { return expected_of(c, kv, pages, q, positions); }
+  /// All rows: see attend_rows().
+  Outputs attend(Gpu& gpu, Range positions = everything, std::int32_t max_position = 0, PositionShare share = {}) const {
+    return attend_rows(gpu, c, kv, device, q, 0, n(), positions, max_position, share);
+  }
+
+  AttentionCase const c;
+  DType kv;
+  SplitMix64 random;
+  Pages pages;
+  DevicePages device;
+  std::vector<float> q;
+
+ private:
+  template <class Change>
+  Pages const& written(Change change) {
+    change(pages);
+    pages.write();
+    return pages;
+  }
+};
 
 /// Queries, keys and values of all rows before norms and rotations, and the weights of norms. Normed, no element is larger than 2.
 struct Input {
@@ -139,20 +172,13 @@ TEST_CASE("CUDA: attention equals the reference, whatever lies where nothing was
   for (DType const kv : kv_types) {
     for (AttentionCase const& c : all_attention_cases()) {
       INFO(describe(kv, c));
-      SplitMix64 random(8);
-      Pages pages(c, kv, random);
-      pages.write();
-      DevicePages const device(pages);
-      std::vector<float> const q = queries_of(c, random);
-      auto const n = std::int32_t(c.rows.size());
-      double const allowed = tolerance(c, kv, n, pages.max_position);
-      Outputs const expected = expected_of(c, kv, pages, q);
-      Outputs const got = attend(gpu, c, kv, device, q, 0, n);
-      check_close(got, expected, allowed);
-      CHECK(same_bits(attend(gpu, c, kv, device, q, 0, n).out, got.out));
-      if (n > attention_few_rows) continue;
+      Problem const p(c, kv, 8);
+      Outputs const expected = p.expected(), got = p.attend(gpu);
+      check_close(got, expected, p.allowed());
+      CHECK(same_bits(p.attend(gpu).out, got.out));
+      if (p.n() > attention_few_rows) continue;
       INFO("launched for contexts of 40000 positions, as in a graph");
-      check_close(attend(gpu, c, kv, device, q, 0, n, everything, 39999), expected, allowed);
+      check_close(p.attend(gpu, everything, 39999), expected, p.allowed());
     }
   }
 }
@@ -166,24 +192,16 @@ TEST_CASE("CUDA: attention of one row, a few and many, over the link and with it
                                    {2, 1, 128, 64, 0, run_of(0, 70, 40)},
                                    {3, 1, 33, 32, 0, run_of(0, 40, 3)}}) {
       INFO(describe(kv, c));
-      SplitMix64 random(8);
-      Pages pages(c, kv, random);
-      pages.write();
-      DevicePages const device(pages);
-      std::vector<float> const q = queries_of(c, random);
-      auto const n = std::int32_t(c.rows.size());
-      Outputs const got = attend(gpu, c, kv, device, q, 0, n);
-      check_close(got, expected_of(c, kv, pages, q), tolerance(c, kv, n, pages.max_position));
-      if (n > attention_few_rows) continue;
-      if (kv != DType::f32) {
-        PositionShare const all{0, PositionShare::whole, 0};
-        CHECK(same_bits(attend(gpu, c, kv, device, q, 0, n, everything, 0, all).out, got.out));
-      }
-      Input const in(c, random);
-      DecodeAttentionArgs const args = decode_args_of(c, pages.max_position, true, RopeKind::halves);
+      Problem p(c, kv, 8);
+      Outputs const got = p.attend(gpu);
+      check_close(got, p.expected(), p.allowed());
+      if (p.n() > attention_few_rows) continue;
+      if (kv != DType::f32) CHECK(same_bits(p.attend(gpu, everything, 0, over_link).out, got.out));
+      Input const in(c, p.random);
+      DecodeAttentionArgs const args = decode_args_of(c, p.pages.max_position, true, RopeKind::halves);
       std::vector<std::byte> bytes, expected_bytes;
-      Outputs const two = decode(gpu, c, kv, pages, in, args, false, expected_bytes);
-      CHECK(same_bits(decode(gpu, c, kv, pages, in, args, true, bytes).out, two.out));
+      Outputs const two = decode(gpu, c, kv, p.pages, in, args, false, expected_bytes);
+      CHECK(same_bits(decode(gpu, c, kv, p.pages, in, args, true, bytes).out, two.out));
       CHECK(bytes == expected_bytes);
     }
   }
@@ -197,21 +215,14 @@ TEST_CASE("CUDA: attention by the kernels for keys and values over the link has 
       auto const n = std::int32_t(c.rows.size());
       if (n > attention_few_rows) continue;
       INFO(describe(kv, c));
-      SplitMix64 random(9);
-      Pages pages(c, kv, random);
-      pages.write();
-      DevicePages const device(pages);
-      std::vector<float> const q = queries_of(c, random);
-      PositionShare const all{0, PositionShare::whole, 0};
-      Outputs const expected = attend(gpu, c, kv, device, q, 0, n), got = attend(gpu, c, kv, device, q, 0, n, everything, 0, all);
+      Problem const p(c, kv, 9);
+      Outputs const expected = p.attend(gpu), got = p.attend(gpu, everything, 0, over_link);
       CHECK(same_bits(got.out, expected.out));
       CHECK(same_bits(got.log_sum_exp, expected.log_sum_exp));
-      check_close(got, expected_of(c, kv, pages, q), tolerance(c, kv, n, pages.max_position));
+      check_close(got, p.expected(), p.allowed());
       if (n > 1 || c.window > 0 || c.rows[0].position < 200) continue;
       Range const first{0, c.rows[0].position / 2 / 64 * 64};  // the device's part of what is in two places
-      PositionShare const some{first.end, 0, 0};
-      check_close(attend(gpu, c, kv, device, q, 0, n, everything, 0, some), expected_of(c, kv, pages, q, first),
-                  tolerance(c, kv, n, pages.max_position));
+      check_close(p.attend(gpu, everything, 0, {first.end, 0, 0}), p.expected(first), p.allowed());
     }
   }
 }
@@ -265,12 +276,8 @@ TEST_CASE("CUDA: a row's attention is the same whatever rows share the call") {
       auto const n = std::int32_t(c.rows.size());
       if (n <= attention_few_rows + 1) continue;
       INFO(describe(kv, c));
-      SplitMix64 random(8);
-      Pages pages(c, kv, random);
-      pages.write();
-      DevicePages const device(pages);
-      std::vector<float> const q = queries_of(c, random);
-      Outputs const all = attend(gpu, c, kv, device, q, 0, n), later = attend(gpu, c, kv, device, q, 1, n - 1);
+      Problem const p(c, kv, 8);
+      Outputs const all = p.attend(gpu), later = attend_rows(gpu, c, kv, p.device, p.q, 1, n - 1);
       std::vector<float> const tail(all.out.begin() + std::ptrdiff_t(c.n_heads) * c.head_dim, all.out.end());
       CHECK(same_bits(tail, later.out));
     }
@@ -284,14 +291,13 @@ TEST_CASE("CUDA: attention with scores far apart, and with large ones, does not 
     for (std::int32_t const n : {1, 20}) {
       AttentionCase const c{2, 1, head_dim, 64, 0, run_of(0, 270, n)};
       INFO(describe(DType::f16, c));
-      SplitMix64 random(3);
-      Pages pages(c, DType::f16, random);
       std::size_t const dim = std::size_t(head_dim);
-      for (std::size_t i = 0; i < pages.k.size(); ++i) pages.k[i] = i / dim == 30 ? 200.0f : -200.0f;  // one position has all the weight
-      pages.write();
-      DevicePages const device(pages);
-      Outputs const got = attend(gpu, c, DType::f16, device, std::vector<float>(std::size_t(n) * 2 * dim, 100.0f), 0, n);
-      for (std::size_t i = 0; i < dim; ++i) CHECK(got.out[i] == half_to_float(float_to_half(pages.v[30 * dim + i])));
+      Problem p(c, DType::f16, 3, [&](Pages& pages) {  // one position has all the weight
+        for (std::size_t i = 0; i < pages.k.size(); ++i) pages.k[i] = i / dim == 30 ? 200.0f : -200.0f;
+      });
+      p.q.assign(p.q.size(), 100.0f);
+      Outputs const got = p.attend(gpu);
+      for (std::size_t i = 0; i < dim; ++i) CHECK(got.out[i] == half_to_float(float_to_half(p.pages.v[30 * dim + i])));
       CHECK(got.log_sum_exp[0] == Approx(200.0 * 100 * std::sqrt(double(head_dim))).epsilon(1e-3));
     }
   }
@@ -307,16 +313,13 @@ TEST_CASE("CUDA: a row does not see what other rows of its call see: not even an
             AttentionCase{2, 1, head_dim, 64, 20, run_of(0, 25, 60)},
             AttentionCase{2, 1, head_dim, 64, 0, joined({run_of(1, 3, 30), run_of(0, 25, 60), run_of(1, 33, 9)})}}) {
         INFO(describe(kv, c));
-        SplitMix64 random(5);
-        Pages pages(c, kv, random);
         std::size_t const dim = std::size_t(head_dim), row = 2 * dim;
         std::size_t const odd[] = {3, 17};  // elements of the value at position 30 of sequence 0
-        pages.v[30 * dim + odd[0]] = std::numeric_limits<float>::infinity();
-        pages.v[30 * dim + odd[1]] = std::numeric_limits<float>::quiet_NaN();
-        pages.write();
-        DevicePages const device(pages);
-        std::vector<float> const q = queries_of(c, random);
-        Outputs const got = attend(gpu, c, kv, device, q, 0, std::int32_t(c.rows.size())), expected = expected_of(c, kv, pages, q);
+        Problem const p(c, kv, 5, [&](Pages& pages) {
+          pages.v[30 * dim + odd[0]] = std::numeric_limits<float>::infinity();
+          pages.v[30 * dim + odd[1]] = std::numeric_limits<float>::quiet_NaN();
+        });
+        Outputs const got = p.attend(gpu), expected = p.expected();
         Worst worst;
         for (std::size_t i = 0; i < got.out.size(); ++i) {
           KvRow const r = c.rows[i / row];
@@ -326,7 +329,7 @@ TEST_CASE("CUDA: a row does not see what other rows of its call see: not even an
             CHECK(!std::isfinite(got.out[i]));
           } else {
             worst.compare(std::int64_t(i), double(got.out[i]), double(expected.out[i]),
-                          2 * tolerance(c, kv, std::int32_t(c.rows.size()), pages.max_position + 1));
+                          2 * tolerance(c, kv, p.n(), p.pages.max_position + 1));
           }
         }
         INFO(worst.text());
@@ -342,26 +345,20 @@ TEST_CASE("CUDA: attention over parts of the context, merged, is attention over 
   for (DType const kv : kv_types) {
     for (AttentionCase const& c : all_attention_cases()) {
       INFO(describe(kv, c));
-      SplitMix64 random(13);
-      Pages pages(c, kv, random);
-      pages.write();
-      DevicePages const device(pages);
-      std::vector<float> const q = queries_of(c, random);
-      auto const n = std::int32_t(c.rows.size());
-      std::int32_t const last = pages.max_position + 1;
-      double const allowed = tolerance(c, kv, n, pages.max_position);
+      Problem const p(c, kv, 13);
+      std::int32_t const n = p.n(), last = p.pages.max_position + 1;
       // Some rows see nothing of the first part or of the last; the third is empty for all.
       Range const ranges[] = {
           {0, last / 3}, {last / 3, std::max(last / 3, last - 2)}, {last + 7, last + 9}, {std::max(last / 3, last - 2), last}};
       Outputs all;
       for (Range const range : ranges) {
         INFO("positions " << range.begin << " to " << range.end);
-        Outputs const got = attend(gpu, c, kv, device, q, 0, n, range);
-        check_close(got, expected_of(c, kv, pages, q, range), allowed);
+        Outputs const got = p.attend(gpu, range);
+        check_close(got, p.expected(range), p.allowed());
         all.out.insert(all.out.end(), got.out.begin(), got.out.end());
         all.log_sum_exp.insert(all.log_sum_exp.end(), got.log_sum_exp.begin(), got.log_sum_exp.end());
       }
-      std::size_t const n_out = q.size(), n_logs = c.rows.size() * std::size_t(c.n_heads);
+      std::size_t const n_out = p.q.size(), n_logs = c.rows.size() * std::size_t(c.n_heads);
       DeviceArray<float> parts(all.out), logs(all.log_sum_exp), out(n_out), log_sum_exp(n_logs);
       MergeAttentionArgs args{parts.data(), logs.data(), out.data(), log_sum_exp.data(), 4, n, c.n_heads, c.head_dim};
       gpu.run(gpu.table().merge_attention, args);
@@ -370,7 +367,7 @@ TEST_CASE("CUDA: attention over parts of the context, merged, is attention over 
       reference::merge_attention({all.out.data(), all.log_sum_exp.data(), reference_merged.out.data(), reference_merged.log_sum_exp.data(),
                                   4, n, c.n_heads, c.head_dim});
       check_close(merged, reference_merged, 20 * epsilon);
-      check_close(merged, expected_of(c, kv, pages, q), allowed + 20 * epsilon);
+      check_close(merged, p.expected(), p.allowed() + 20 * epsilon);
       args.out = parts.data();  // in place of part 0
       args.log_sum_exp = logs.data();
       gpu.run(gpu.table().merge_attention, args);

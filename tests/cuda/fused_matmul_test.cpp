@@ -37,6 +37,13 @@ std::vector<FusedCase> fused_cases() {
   return cases;
 }
 
+/// As of a GPU with two multiprocessors, whose blocks have as many rows as in large matrices.
+CudaQueue queue_of_two(Gpu& gpu) {
+  CudaQueue queue = *static_cast<CudaQueue const*>(gpu.queue().native);
+  queue.n_multiprocessors = 2;
+  return queue;
+}
+
 }  // namespace
 
 TEST_CASE("fused products of few rows equal double arithmetic within float rounding, in every format") {
@@ -121,8 +128,7 @@ TEST_CASE("a matrix of many rows, two of them to a warp at a time") {
 TEST_CASE("one row with regular weights: one, two and four rows of weights to a warp, in one stage and in two") {
   if (!has_gpu()) return;
   Gpu gpu;
-  CudaQueue few = *static_cast<CudaQueue const*>(gpu.queue().native);
-  few.n_multiprocessors = 2;  // so that blocks have as many rows as in large matrices
+  CudaQueue few = queue_of_two(gpu);
   for (DType const type : all_formats()) {
     std::uint64_t seed = fresh_seed();
     for (FusedCase const& c :
@@ -142,8 +148,7 @@ TEST_CASE("one row with regular weights: one, two and four rows of weights to a 
 TEST_CASE("one row with many rows of Q3_K: in slices, at multiples of 16 or anywhere") {
   if (!has_gpu()) return;
   Gpu gpu;
-  CudaQueue few = *static_cast<CudaQueue const*>(gpu.queue().native);
-  few.n_multiprocessors = 2;
+  CudaQueue few = queue_of_two(gpu);
   std::uint64_t seed = fresh_seed();
   for (std::int32_t const dim : {256, 768, 2048, 4096, 5120, 11520, 14336}) {
     for (std::int32_t const n_blocks : {8, 1}) {  // 1: somewhere, by chance
@@ -163,8 +168,7 @@ TEST_CASE("one row with many rows of Q3_K: in slices, at multiples of 16 or anyw
 TEST_CASE("fused products of a few shapes: one row, whole and in slices, and few rows", "[sanitize]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  CudaQueue few = *static_cast<CudaQueue const*>(gpu.queue().native);
-  few.n_multiprocessors = 2;
+  CudaQueue few = queue_of_two(gpu);
   struct Shape {
     DType type;
     FusedCase c;
@@ -250,8 +254,7 @@ TEST_CASE("what is not a number stays so in one row with regular weights, normed
 TEST_CASE("one row with regular weights so long that they come in slices") {
   if (!has_gpu()) return;
   Gpu gpu;
-  CudaQueue few = *static_cast<CudaQueue const*>(gpu.queue().native);
-  few.n_multiprocessors = 2;
+  CudaQueue few = queue_of_two(gpu);
   for (DType const type : {DType::f16, DType::bf16, DType::f32}) {
     std::uint64_t seed = fresh_seed();
     for (std::int32_t const dim : {11520, 14336, 8184, 20008}) {  // the third: not whole steps of a warp

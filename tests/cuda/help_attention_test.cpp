@@ -9,12 +9,10 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "cuda/asking_gpu.hpp"
 #include "cuda/attention_check.hpp"
-#include "cuda/fresh_seed.hpp"
 #include "cuda/limited_gpu.hpp"
 #include "tiered/memory/buffer.hpp"
-#include "tiered/memory/cuda/device.hpp"
-#include "tiered/memory/cuda/pinned.hpp"
 #include "tiered/memory/cuda/registered_tier.hpp"
 
 using namespace tiered;
@@ -174,13 +172,10 @@ std::vector<AttentionCase> cases() {
 }  // namespace
 
 TEST_CASE("CUDA helped attention: the device's positions, over the link too, and the host's are those of the whole", "[cuda]") {
-  if (!has_gpu()) return;
-  Gpu gpu;
-  if (gpu.table().attention_ask == nullptr) return;  // CUDA_LAUNCH_BLOCKING
-  if (!CudaDevice::open(0).reads_registered_memory) return;
-  PinnedTier pinned;
+  auto const gpu = AskingGpu::open();
+  if (!gpu || !gpu->device.reads_registered_memory) return;
   RegisteredTier registered;
-  SplitMix64 random(fresh_seed());
+  SplitMix64& random = gpu->random;
   for (AttentionCase const& c : cases()) {
     for (DType const kv : kv_types) {
       for (std::int32_t const read : {0, 300, 700, 1024}) {
@@ -189,8 +184,8 @@ TEST_CASE("CUDA helped attention: the device's positions, over the link too, and
                                   std::int32_t(random.below(200))};
         INFO("TIERED_SEED=" << fresh_seed() << ", " << describe(kv, c) << ", border " << share.border << ", read " << read << " + "
                             << share.ahead);
-        Problem p(c, kv, share, random, pinned, registered);
-        p.launch(gpu);
+        Problem p(c, kv, share, random, gpu->pinned, registered);
+        p.launch(gpu->gpu);
         bool const asks = p.host_begin() <= c.rows[0].position;
         if (asks) {
           p.await_request();
@@ -198,7 +193,7 @@ TEST_CASE("CUDA helped attention: the device's positions, over the link too, and
           CHECK(std::equal(p.q.begin(), p.q.end(), p.host_q));
           p.answer();
         }
-        cuda_check(cudaDeviceSynchronize());
+        gpu->finish();
         CHECK(p.mail->request == (asks ? number : 0));
         CHECK((p.log->asked_ns != 0) == asks);
         CHECK(p.log->begin_ns <= p.log->own_ns);
@@ -216,15 +211,12 @@ TEST_CASE("CUDA helped attention: the device's positions, over the link too, and
 }
 
 TEST_CASE("CUDA helped attention: parts that saw nothing count nothing, whatever is in them", "[cuda]") {
-  if (!has_gpu()) return;
-  Gpu gpu;
-  if (gpu.table().attention_ask == nullptr) return;  // CUDA_LAUNCH_BLOCKING
-  CudaDevice const device = CudaDevice::open(0);
-  PinnedTier pinned;
+  auto const gpu = AskingGpu::open();
+  if (!gpu) return;
   RegisteredTier registered;
-  SplitMix64 random(fresh_seed());
+  SplitMix64& random = gpu->random;
   AttentionCase const c{6, 3, 40, 16, 0, run_of(0, 333, 1)};
-  Problem p(c, DType::f32, {16, 0, 0}, random, pinned, registered);
+  Problem p(c, DType::f32, {16, 0, 0}, random, gpu->pinned, registered);
   float const nothing = -INFINITY, garbage = NAN;
   std::vector<float> const own = random_floats(p.q.size(), random);
   std::vector<float> own_log(std::size_t(c.n_heads)), expected;
@@ -241,30 +233,27 @@ TEST_CASE("CUDA helped attention: parts that saw nothing count nothing, whatever
   }
   p.log_sum_exp.upload(own_log);
   p.mail->answered = number;
-  gpu.run(gpu.table().attention_answer, p.help());
+  gpu->gpu.run(gpu->table().attention_answer, p.help());
   std::vector<float> const got = p.out.download();
   for (std::size_t i = 0; i < got.size(); ++i) REQUIRE(std::fabs(got[i] - expected[i]) <= 1e-5f * (1 + std::fabs(expected[i])));
 }
 
 TEST_CASE("CUDA helped attention: a host that gives up, or does not come, lets the device go with its own part", "[cuda]") {
-  if (!has_gpu()) return;
-  Gpu gpu;
-  if (gpu.table().attention_ask == nullptr) return;  // CUDA_LAUNCH_BLOCKING
-  CudaDevice const device = CudaDevice::open(0);
-  PinnedTier pinned;
+  auto const gpu = AskingGpu::open();
+  if (!gpu) return;
   RegisteredTier registered;
-  SplitMix64 random(fresh_seed());
+  SplitMix64& random = gpu->random;
   AttentionCase const c{8, 2, 128, 256, 0, run_of(0, 1999, 1)};
   for (int which = 0; which < 3; ++which) {
     INFO("given up " << (which == 0 ? "before" : which == 1 ? "while it waits" : "by the device"));
-    Problem p(c, DType::f16, {512, 400, 0}, random, pinned, registered);
+    Problem p(c, DType::f16, {512, 400, 0}, random, gpu->pinned, registered);
     if (which == 0) p.mail->given_up = 1;
-    p.launch(gpu, which == 2 ? 1000 : 0);
+    p.launch(gpu->gpu, which == 2 ? 1000 : 0);
     if (which == 1) {
       p.await_request();
       std::atomic_ref(p.mail->given_up).store(1, std::memory_order_release);
     }
-    cuda_check(cudaDeviceSynchronize());
+    gpu->finish();
     CHECK(p.mail->timed_out == (which == 2 ? 1u : 0u));
     CHECK(p.mail->given_up == 1u);
     Outputs const expected = expected_of(c, p.kv, p.pages, p.q, {0, p.host_begin()});

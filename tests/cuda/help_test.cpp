@@ -8,12 +8,9 @@
 #include <thread>
 
 #include "catch.hpp"
-#include "cuda/fresh_seed.hpp"
-#include "cuda/gpu.hpp"
+#include "cuda/asking_gpu.hpp"
 #include "cuda/limited_gpu.hpp"
 #include "tiered/memory/buffer.hpp"
-#include "tiered/memory/cuda/device.hpp"
-#include "tiered/memory/cuda/pinned.hpp"
 
 using namespace tiered;
 using namespace tiered_test;
@@ -125,25 +122,11 @@ struct Room {
 
 constexpr std::uint64_t number = 7 * 1024 + Layer::layer + 1;
 
-/// A device whose launches may wait for their host, and what a test of that has beside it.
-struct Rig {
-  /// None where there is no device, or each launch is waited for (CUDA_LAUNCH_BLOCKING).
-  static std::unique_ptr<Rig> open() {
-    auto rig = has_gpu() ? std::make_unique<Rig>() : nullptr;
-    return rig && rig->gpu.table().help != nullptr ? std::move(rig) : nullptr;
-  }
-  void launch(HelpArgs const& args) { tiered::launch(gpu.table().help, args, gpu.queue()); }
-  void finish() const { cuda_check(cudaDeviceSynchronize()); }
-  std::vector<std::byte> random_bytes(std::size_t n) {
-    std::vector<std::byte> bytes(n);
-    for (std::byte& b : bytes) b = std::byte(random.below(256));
-    return bytes;
-  }
-  Gpu gpu;
-  CudaDevice device = CudaDevice::open(0);
-  PinnedTier pinned;
-  SplitMix64 random{fresh_seed()};
-};
+std::vector<std::byte> random_bytes(std::size_t n, SplitMix64& random) {
+  std::vector<std::byte> bytes(n);
+  for (std::byte& b : bytes) b = std::byte(random.below(256));
+  return bytes;
+}
 
 /// Until the device has asked.
 void wait_for_request(Room const& room) {
@@ -163,21 +146,21 @@ std::vector<float> expected_row(Layer const& l, bool has_sum) {
 }  // namespace
 
 TEST_CASE("CUDA help: where an expert is missing the host is asked, and what it lists is copied", "[cuda]") {
-  auto const rig = Rig::open();
-  if (!rig) return;
-  SplitMix64& random = rig->random;
+  auto const gpu = AskingGpu::open();
+  if (!gpu) return;
+  SplitMix64& random = gpu->random;
   for (int round = 0; round < 60; ++round) {
     Layer const l(std::int32_t(8 * (1 + random.below(300)) + random.below(2)), random);
     INFO("TIERED_SEED=" << fresh_seed() << ", round " << round << ", dim " << l.dim);
-    Room room(l, rig->pinned);
+    Room room(l, gpu->pinned);
     bool const has_sum = random.below(2) == 1;
     std::size_t const n_large = (1 + random.below(100000)) * 4;
-    std::vector<std::byte> const bytes = rig->random_bytes(n_large);
+    std::vector<std::byte> const bytes = random_bytes(n_large, random);
     std::memcpy(room.large, bytes.data(), n_large);
     DeviceArray<std::byte> target(n_large);
     std::vector<std::int32_t> const fetched = {3, -1, 1, -1, 0, -1, -1, 2};
     std::memcpy(room.large + MiB, fetched.data(), fetched.size() * sizeof(std::int32_t));
-    rig->launch(room.args());
+    gpu->launch(gpu->table().help, room.args());
     if (l.misses()) {
       wait_for_request(room);
       CHECK(room.mail->layer == Layer::layer);
@@ -194,7 +177,7 @@ TEST_CASE("CUDA help: where an expert is missing the host is asked, and what it 
       room.mail->has_sum = has_sum;
       std::atomic_ref(room.mail->answered).store(number, std::memory_order_release);
     }
-    rig->finish();
+    gpu->finish();
     CHECK(room.mail->request == (l.misses() ? number : 0));
     CHECK(room.hidden.download() == expected_row(l, l.misses() && has_sum));
     CHECK(room.sum.download() == std::vector<float>(std::size_t(l.dim)));
@@ -211,47 +194,47 @@ TEST_CASE("CUDA help: where an expert is missing the host is asked, and what it 
 }
 
 TEST_CASE("CUDA help: blocks that find a table which is changed already copy what was decided", "[cuda]") {
-  auto const rig = Rig::open();
-  if (!rig) return;
-  Layer l(256, rig->random);
+  auto const gpu = AskingGpu::open();
+  if (!gpu) return;
+  Layer l(256, gpu->random);
   l.there.assign(Layer::n_experts, true);
-  std::vector<std::byte> const bytes = rig->random_bytes(256 * KiB);
+  std::vector<std::byte> const bytes = random_bytes(256 * KiB, gpu->random);
   for (bool const is_decided : {true, false}) {
-    Room room(l, rig->pinned);
+    Room room(l, gpu->pinned);
     std::memcpy(room.large, bytes.data(), bytes.size());
     DeviceArray<std::byte> target(bytes.size());
     HelpState const state{7, is_decided ? number : number - 1};
     room.state.upload({state});
     room.mail->parts[0] = {room.large, target.data(), std::int32_t(bytes.size())};
     room.mail->n_parts = 1;
-    rig->launch(room.args());
-    rig->finish();
+    gpu->launch(gpu->table().help, room.args());
+    gpu->finish();
     CHECK(room.mail->request == 0);
     CHECK((target.download() == bytes) == is_decided);
   }
 }
 
 TEST_CASE("CUDA help: a host that gives up lets the device go", "[cuda]") {
-  auto const rig = Rig::open();
-  if (!rig) return;
-  Layer l(256, rig->random);
+  auto const gpu = AskingGpu::open();
+  if (!gpu) return;
+  Layer l(256, gpu->random);
   l.there[std::size_t(l.ids[0])] = false;
   for (bool const before : {true, false}) {
-    Room room(l, rig->pinned);
+    Room room(l, gpu->pinned);
     if (before) room.mail->given_up = 1;
-    rig->launch(room.args());
+    gpu->launch(gpu->table().help, room.args());
     if (!before) {
       wait_for_request(room);
       std::atomic_ref(room.mail->given_up).store(1, std::memory_order_release);
     }
-    rig->finish();
+    gpu->finish();
     CHECK(room.hidden.download() == expected_row(l, false));
   }
-  Room late(l, rig->pinned);
+  Room late(l, gpu->pinned);
   HelpArgs args = late.args();
   args.patience_ns = 1000;
-  rig->launch(args);
-  rig->finish();
+  gpu->launch(gpu->table().help, args);
+  gpu->finish();
   CHECK((late.mail->timed_out == 1 && late.mail->request == number));
   CHECK(late.state.download()[0].failed == number);
   CHECK(late.hidden.download() == expected_row(l, false));

@@ -9,12 +9,9 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "cuda/fresh_seed.hpp"
-#include "cuda/gpu.hpp"
+#include "cuda/asking_gpu.hpp"
 #include "tiered/kernels/reference/help.hpp"
 #include "tiered/memory/buffer.hpp"
-#include "tiered/memory/cuda/device.hpp"
-#include "tiered/memory/cuda/pinned.hpp"
 
 using namespace tiered;
 using namespace tiered_test;
@@ -125,12 +122,9 @@ bool same(ExpertGroup const& a, ExpertGroup const& b) { return a.gate == b.gate 
 }  // namespace
 
 TEST_CASE("CUDA router_ahead: scores as alone to the bit, guesses within rounding, the table as it is", "[cuda][sanitize]") {
-  if (!has_gpu()) return;
-  Gpu gpu;
-  if (gpu.table().help == nullptr) return;
-  CudaDevice const device = CudaDevice::open(0);
-  PinnedTier pinned;
-  SplitMix64 random(fresh_seed());
+  auto const gpu = AskingGpu::open();
+  if (!gpu) return;
+  SplitMix64& random = gpu->random;
   std::vector<Case> const cases = {{2048, 128, 2, true, true}, {4096, 160, 2, true, true}, {64, 8, 1, true, true},
                                    {100, 24, 2, true, false},  {7168, 33, 2, true, true},  {2048, 128, 0, true, true},
                                    {512, 3, 2, false, true},   {2050, 16, 2, true, true}};
@@ -151,21 +145,21 @@ TEST_CASE("CUDA router_ahead: scores as alone to the bit, guesses within roundin
     DeviceArray<ExpertGroup> seen{std::size_t(c.n_experts)};
     DeviceArray<float> row{std::size_t(c.dim)};
     std::size_t const n_guesses = std::size_t(GuessArgs::max_layers) * std::size_t(c.n_experts);
-    Buffer host(pinned, n_guesses * sizeof(ExpertGuess), 4096);
+    Buffer host(gpu->pinned, n_guesses * sizeof(ExpertGuess), 4096);
     auto* const guesses = reinterpret_cast<ExpertGuess*>(host.data());
     std::fill_n(guesses, n_guesses, ExpertGuess{-1, 3});
     RouterAheadArgs const args =
         p.args(x.data(), w[0], norms[0], scores.data(), state.data(), table.data(), seen.data(), c.n_ahead > 0 ? row.data() : nullptr);
-    LayerEnd end(pinned, c.n_experts, c.dim);
+    LayerEnd end(gpu->pinned, c.n_experts, c.dim);
     end.args.state = state.data();
     end.args.guesses = p.guesses(w, norms, row.data(), guesses);
-    tiered::launch(gpu.table().router_ahead, args, gpu.queue());
+    gpu->launch(gpu->table().router_ahead, args);
     FusedMatmulArgs own = args.own;
     own.parts[0].y = alone.data();
-    if (c.own) tiered::launch(gpu.table().fused_matmul, own, gpu.queue());
-    tiered::launch(gpu.table().add, AddArgs{x.data(), x.data(), c.dim}, gpu.queue());  // guesses are of what the row was
-    tiered::launch(gpu.table().help, end.args, gpu.queue());
-    cuda_check(cudaDeviceSynchronize());
+    if (c.own) gpu->launch(gpu->table().fused_matmul, own);
+    gpu->launch(gpu->table().add, AddArgs{x.data(), x.data(), c.dim});  // guesses are of what the row was
+    gpu->launch(gpu->table().help, end.args);
+    gpu->finish();
     if (c.own) CHECK(std::memcmp(scores.download().data(), alone.download().data(), scores.size() * sizeof(float)) == 0);
 
     std::vector<ExpertGroup> expected_seen(p.table.size());
@@ -248,12 +242,9 @@ TEST_CASE("CUDA router_ahead: while copies enter experts, each is seen whole or 
 }
 
 TEST_CASE("CUDA guesses: of many layers and steps behind each other, each is of its own layer's row", "[cuda]") {
-  if (!has_gpu()) return;
-  Gpu gpu;
-  if (gpu.table().help == nullptr) return;
-  CudaDevice const device = CudaDevice::open(0);
-  PinnedTier pinned;
-  SplitMix64 random(fresh_seed());
+  auto const gpu = AskingGpu::open();
+  if (!gpu) return;
+  SplitMix64& random = gpu->random;
   constexpr std::int32_t n_experts = 128, dim = 4096, n_layers = 3, n_steps = 60, n_rows = 7;
   Problem const p({dim, n_experts, 1, true, true}, random);
   std::vector<Problem> rows;
@@ -269,11 +260,11 @@ TEST_CASE("CUDA guesses: of many layers and steps behind each other, each is of 
   DeviceArray<ExpertGroup> const table(p.table);
   DeviceArray<ExpertGroup> seen{std::size_t(n_experts)};
   constexpr std::size_t n_guesses = std::size_t(n_layers) * n_steps * n_experts;
-  Buffer host(pinned, n_guesses * sizeof(ExpertGuess) + (n_steps + 3) * sizeof(std::uint64_t), 4096);
+  Buffer host(gpu->pinned, n_guesses * sizeof(ExpertGuess) + (n_steps + 3) * sizeof(std::uint64_t), 4096);
   std::memset(host.data(), 0, host.bytes());
   auto* const guesses = reinterpret_cast<ExpertGuess*>(host.data());
   auto* const numbers = reinterpret_cast<std::uint64_t*>(guesses + n_guesses);  // of steps; the last three stay 0
-  LayerEnd end(pinned, n_experts, dim);
+  LayerEnd end(gpu->pinned, n_experts, dim);
   end.args.state = state.data();
   for (std::int32_t i = 0; i < n_steps * n_layers; ++i) {
     std::int32_t const s = i / n_layers, l = i % n_layers;
@@ -283,20 +274,20 @@ TEST_CASE("CUDA guesses: of many layers and steps behind each other, each is of 
       begin.parts[0] = {numbers + s, &state.data()->step, std::int32_t(sizeof(std::uint64_t))};
       begin.parts[1] = {numbers + n_steps, &state.data()->decided, std::int32_t(3 * sizeof(std::uint64_t))};
       begin.n_parts = 2;
-      tiered::launch(gpu.table().transfer, begin, gpu.queue());
+      gpu->launch(gpu->table().transfer, begin);
     }
     RouterAheadArgs router = p.args(x[std::size_t(i % n_rows)]->data(), w.data(), norm.data(), scores.data(), state.data(), table.data(),
                                     seen.data(), row.data());
     router.layer = l;
-    tiered::launch(gpu.table().router_ahead, router, gpu.queue());
+    gpu->launch(gpu->table().router_ahead, router);
     // Short ones between, so that the guesses' blocks are there before the router has ended.
     for (int between = 0; between < 1 + i % 3; ++between)
-      tiered::launch(gpu.table().rms_norm, RmsNormArgs{x[0]->data(), norm.data(), spare.data(), 1, dim, 1e-6f}, gpu.queue());
+      gpu->launch(gpu->table().rms_norm, RmsNormArgs{x[0]->data(), norm.data(), spare.data(), 1, dim, 1e-6f});
     end.args.layer = l;
     end.args.guesses = p.guesses({nullptr, next_w.data()}, {nullptr, next_norm.data()}, row.data(), guesses + i * n_experts);
-    tiered::launch(gpu.table().help, end.args, gpu.queue());
+    gpu->launch(gpu->table().help, end.args);
   }
-  cuda_check(cudaDeviceSynchronize());
+  gpu->finish();
   std::vector<std::vector<ExpertGuess>> expected(rows.size(), std::vector<ExpertGuess>(std::size_t{n_experts}));
   for (std::size_t r = 0; r < expected.size(); ++r) {
     HelpState host_state{0, 0, 0, 1};
@@ -317,22 +308,19 @@ TEST_CASE("CUDA guesses: of many layers and steps behind each other, each is of 
 }
 
 TEST_CASE("CUDA guesses: where no router has left the row, they end all the same", "[cuda]") {
-  if (!has_gpu()) return;
-  Gpu gpu;
-  if (gpu.table().help == nullptr) return;
-  CudaDevice const device = CudaDevice::open(0);
-  PinnedTier pinned;
-  SplitMix64 random(fresh_seed());
+  auto const gpu = AskingGpu::open();
+  if (!gpu) return;
+  SplitMix64& random = gpu->random;
   Problem const p({256, 16, 1, true, true}, random);
   DeviceArray<float> const w(p.weights[1]), norm(p.norms[1]), row(p.x);
   DeviceArray<HelpState> state(std::vector<HelpState>{{step, 0, 0, 0}});
-  Buffer host(pinned, 16 * sizeof(ExpertGuess), 4096);
+  Buffer host(gpu->pinned, 16 * sizeof(ExpertGuess), 4096);
   auto* const guesses = reinterpret_cast<ExpertGuess*>(host.data());
   std::fill_n(guesses, 16, ExpertGuess{-1, 3});
-  LayerEnd end(pinned, 16, 256);
+  LayerEnd end(gpu->pinned, 16, 256);
   end.args.state = state.data();
   end.args.guesses = p.guesses({nullptr, w.data()}, {nullptr, norm.data()}, row.data(), guesses);
-  tiered::launch(gpu.table().help, end.args, gpu.queue());
-  cuda_check(cudaDeviceSynchronize());
+  gpu->launch(gpu->table().help, end.args);
+  gpu->finish();
   CHECK(std::all_of(guesses, guesses + 16, [](ExpertGuess const& g) { return g.step == 0; }));  // of no step
 }

@@ -243,7 +243,11 @@ class Rig {
     p.cancelled = o.cancelled;
     if (o.device_embeds) p.host_access.weights = o.readable != nullptr ? ReadableBytes(*o.readable) : ReadableBytes::all();
     p.capture_rows = o.capture_rows;
-    if (o.slow_attention) p.attention_cost.hardware.host.attention_bytes_per_s /= 1e6;
+    if (o.slow_attention) {
+      AnalyticCost slow;
+      slow.hardware.host.attention_bytes_per_s /= 1e6;
+      p.state_cost = AnyStateCost(slow);
+    }
     p.host_access.activations = o.maps_host;
     p.host_access.kv = o.maps_host && o.helps;
     p.help_patience_ns = o.help_patience_ns;

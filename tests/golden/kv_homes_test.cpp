@@ -47,6 +47,18 @@ struct KvPolicies : SimPolicies {
   using TokenTiers = OneTier;
 };
 
+/// What it is told that states cost, whatever the machine can do.
+struct ToldCost {
+  AnalyticCost rest;
+  PassCost state;
+  PassCost cost(Shard const& s, Rows rows) const { return rest.cost(s, rows); }
+  PassCost cost(LayerState const&, Rows) const { return state; }
+};
+static_assert(CostModel<ToldCost>);
+struct ToldPolicies : KvPolicies {
+  using Cost = ToldCost;
+};
+
 /// How many copies of the first lane were done when one of keys and values was.
 struct CopyCounts {
   std::uint64_t submitted = 0, done = 0, kv = 0, kv_ahead = 0;  // kv_ahead: of kv, ahead of some that were submitted earlier
@@ -226,6 +238,23 @@ TEST_CASE("split and streamed keys and values: logits as of the whole, to the ro
         }
       }
     }
+  }
+}
+
+TEST_CASE("whether a prompt goes to keys and values or brings them is what the bundle's cost model says", "[golden][kv]") {
+  auto const model = open_golden("llama.f32.gguf");
+  std::vector<float> const expected = on_cpu(model, DType::f32);
+  double const tolerance = gain * 4 * std::ldexp(1.0, -24) * model->config().n_layers;
+  for (bool const brings : {true, false}) {
+    INFO((brings ? "brought" : "gone to"));
+    EngineOptions const o = options_of(*model, {.slow_host = !brings}, DType::f32);  // by the machine's rates it would be the reverse
+    PolicyValues<ToldPolicies> values;
+    values.cost.state = brings ? PassCost{1, 1e-9, 1e-9} : PassCost{1e-9, 1, 1};
+    Engine<ToldPolicies> engine(model, o, std::move(values));
+    REQUIRE(engine.plans().images.back().activations.kv_stream.half_pages > 0);
+    std::vector<float> const got = talk(engine);
+    CHECK(worst(got, expected) < tolerance);
+    CHECK((got == expected) == !brings);  // all in one place; or brought, in parts
   }
 }
 

@@ -1,13 +1,10 @@
 /// CpuBackend, its queue and its tables: order, errors, launch hooks, seeded lanes, instruction sets.
 #include "tiered/kernels/cpu/backend.hpp"
 
-#include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -240,35 +237,9 @@ TEST_CASE("backends that share a team compute as with one of their own, at the s
   CHECK(team->activity().n_loops == 120);
 }
 
-TEST_CASE("threads that copy: taken from the count, and at work while a loop of the others runs") {
-  CpuBackend cpu(LaneSet::threads(), {.n_threads = 4, .copy_threads = 2});
-  CHECK(cpu.n_threads() == 2);
-  CHECK(cpu.copy_team().size() == 2);
-  std::vector<std::byte> const from(1 << 20, std::byte{7});
-  std::vector<std::byte> to(from.size());
-  std::atomic<bool> computing{false}, copied{false};
-  std::thread copier([&] {
-    while (!computing.load()) std::this_thread::yield();
-    cpu.copy_team().parallel_for(std::int64_t(from.size()), 1 << 18, [&](std::int64_t begin, std::int64_t end) {
-      std::copy(from.begin() + begin, from.begin() + end, to.begin() + begin);
-    });
-    copied = true;
-  });
-  cpu.team().parallel_for(2, 1, [&](std::int64_t, std::int64_t) {  // does not end before the copy has
-    computing = true;
-    while (!copied.load()) std::this_thread::yield();
-  });
-  copier.join();
-  CHECK(to == from);
-  CHECK(CpuBackend(LaneSet::seeded(1), {.n_threads = 2}).copy_team().size() == 1);
-  CHECK(CpuBackend(LaneSet::seeded(1), {.copy_threads = 1}).n_threads() >= 1);
-  CHECK(CpuBackend(LaneSet::seeded(1), {.copy_threads = 3, .team = std::make_shared<Team>(2)}).copy_team().size() == 3);
-}
-
 TEST_CASE("thread counts that contradict each other are refused, with the numbers") {
   auto const refusal = [](CpuOptions const& options) { return error_of([&] { CpuBackend cpu(LaneSet::seeded(1), options); }); };
-  CHECK(refusal({.n_threads = 2, .copy_threads = 2}).says("2 threads", "2 of them to copy"));
-  CHECK(refusal({.n_threads = 2, .copy_threads = -1}).code == Errc::precondition);
+  CHECK(refusal({.n_threads = -1}).code == Errc::precondition);
   CHECK(refusal({.n_threads = 2, .team = std::make_shared<Team>(2)}).code == Errc::precondition);
   CHECK(refusal({.pin = true, .team = std::make_shared<Team>(2)}).code == Errc::precondition);
   std::size_t const n_cpus = allowed_cpus().size();

@@ -37,6 +37,12 @@ struct Case {
     costs.states.assign(table.states.size(), {2, 1, 0});
     costs.read_bytes.assign(table.shards.size(), 0);
   }
+  /// All weights but the embedding's.
+  void make_resident() {
+    for (Step const& step : table.steps) {
+      if (table.shard(step.shard).kind != ShardKind::embedding) plan.shards[std::size_t(step.shard)] = {Tier::vram, 1, false};
+    }
+  }
   static fake::Spec spec() {
     fake::Spec s = fake::small_dense();
     s.n_layers = 2;
@@ -44,6 +50,25 @@ struct Case {
   }
   Estimate run() const { return estimate(RingPrefetch{}.schedule(plan, table), plan, table, costs, hardware, Rows{1, 1, 1}); }
 };
+
+/// All weights but the embedding's and experts', and all states, in VRAM; half of the experts fit their cache.
+ShardPlan plan_with_cache(ShardTable const& table, ExpertLayers const& experts, std::int32_t n_rows) {
+  ShardPlan plan;
+  plan.shards.assign(table.shards.size(), {Tier::vram, 1});
+  plan.shards.front() = {};
+  for (std::uint32_t const id : experts.ids) plan.shards[id] = {Tier::pageable, 1, true};
+  plan.state_in_vram.assign(table.states.size(), 1.f);
+  plan.chunk_tokens = plan.block_tokens = n_rows;
+  plan.cache_bytes = experts.bytes / 2;
+  return plan;
+}
+
+/// With experts a thousand times as large: of those of a few KiB guesses do not pay.
+std::vector<Shard> with_large_experts(ShardTable const& table) {
+  std::vector<Shard> shards(table.shards.begin(), table.shards.end());
+  for (Shard& s : shards) s.bytes *= s.kind == ShardKind::expert ? 1024 : 1;
+  return shards;
+}
 
 }  // namespace
 
@@ -67,9 +92,7 @@ TEST_CASE("where a row's step is one launch, host and link attend to what is in 
   c.hardware.mutual = {0.5, 0.8};
   for (MatmulRates& rates : c.hardware.host.matmul) rates.bytes_per_s = c.hardware.host.attention_bytes_per_s;
   c.plan.state_in_vram.assign(2, 0.5f);
-  for (Step const& step : c.table.steps) {
-    if (c.table.shard(step.shard).kind != ShardKind::embedding) c.plan.shards[std::size_t(step.shard)] = {Tier::vram, 1, false};
-  }
+  c.make_resident();
   c.costs.states.assign(2, {20, 1, 32});
   c.plan.state_read_share = 0.5f;
   // Half of it: 20 s each beside the other, and the host begins and ends a quarter of a second off.
@@ -90,9 +113,7 @@ TEST_CASE("both devices attend at once to a state in two places, or one brings t
   c.hardware.hop_latency_s = 0.25;
   c.plan.state_in_vram.assign(2, 0.5f);
   REQUIRE(c.run().seconds == Approx(60 + 2 * 1).epsilon(1e-5));  // half of 2 s on the host, half of 1 s on the device with two hops
-  for (Step const& step : c.table.steps) {
-    if (c.table.shard(step.shard).kind != ShardKind::embedding) c.plan.shards[std::size_t(step.shard)] = {Tier::vram, 1, false};
-  }
+  c.make_resident();
   c.costs.states.assign(2, {20, 1, 3});
   REQUIRE(c.run().seconds == Approx(10 + 0.25 + 5 + 2 * (0.25 + 10 + 0.25)).epsilon(1e-5));
   c.costs.streams_states = true;
@@ -105,9 +126,7 @@ TEST_CASE("both devices attend at once to a state in two places, or one brings t
 
 TEST_CASE("a hop costs its latency and its bytes", "[plan][estimate]") {
   Case c{0};
-  for (Step const& step : c.table.steps) {
-    if (c.table.shard(step.shard).kind != ShardKind::embedding) c.plan.shards[std::size_t(step.shard)] = {Tier::vram, 1, false};
-  }
+  c.make_resident();
   REQUIRE(c.run().seconds == Approx(10 + 5 + 2).epsilon(1e-5));
   c.hardware.hop_latency_s = 3;
   REQUIRE(c.run().seconds == Approx(10 + 3 + 5 + 2).epsilon(1e-5));
@@ -229,27 +248,18 @@ TEST_CASE("resident, fetched and host experts of a layer run at the same time", 
 TEST_CASE("missing experts of a row come ahead while the link has nothing else to read, and where the step looks ahead",
           "[plan][estimate]") {
   fake::Model const model{fake::small_moe()};
-  ShardTable const table = model.table();
+  ShardTable table = model.table();
+  std::vector<Shard> const shards = with_large_experts(table);
+  table.shards = shards;
   ExpertLayers const experts{table.shards};
-  ShardPlan plan;
-  plan.shards.assign(table.shards.size(), {Tier::vram, 1});
-  plan.shards.front() = {};
-  for (std::uint32_t const id : experts.ids) plan.shards[id] = {Tier::pageable, 1, true};
-  plan.state_in_vram.assign(table.states.size(), 1.f);
-  plan.chunk_tokens = plan.block_tokens = 1;
-  plan.cache_bytes = experts.bytes / 2;
+  ShardPlan plan = plan_with_cache(table, experts, 1);
   plan.state_read_share = 1;
-  std::vector<Shard> shards(table.shards.begin(), table.shards.end());
-  for (std::uint32_t const id : experts.ids) shards[id].bytes *= 1024;  // of those of a few KiB guesses do not pay
-  plan.cache_bytes *= 1024;
-  ShardTable large = table;
-  large.shards = shards;
   PassCosts costs;
   costs.shards.assign(table.shards.size(), {100, 1, 100});
   costs.states.assign(table.states.size(), {HUGE_VAL, 1, 8});
   costs.read_bytes.assign(table.shards.size(), 0);
   for (std::uint32_t const id : experts.ids) costs.shards[id] = {100, 0.01, 16};  // more than the link brings while a layer computes
-  auto const run = [&] { return estimate(RingPrefetch{}.schedule(plan, large), plan, large, costs, round_machine(), Rows{1, 1, 1}); };
+  auto const run = [&] { return estimate(RingPrefetch{}.schedule(plan, table), plan, table, costs, round_machine(), Rows{1, 1, 1}); };
   double const n_layers = double(table.states.size()), in_vram = run().seconds;
   costs.reads_ahead = true;
   CHECK(run().seconds <= in_vram);
@@ -271,17 +281,10 @@ TEST_CASE("a row's layers of experts that the host is asked for take what helped
           "[plan][estimate]") {
   fake::Model const model{fake::small_moe()};
   ShardTable table = model.table();
-  std::vector<Shard> shards(table.shards.begin(), table.shards.end());
-  for (Shard& s : shards) s.bytes *= s.kind == ShardKind::expert ? 1024 : 1;  // of those of a few KiB guesses do not pay
+  std::vector<Shard> const shards = with_large_experts(table);
   table.shards = shards;
   ExpertLayers const experts{table.shards};
-  ShardPlan plan;
-  plan.shards.assign(table.shards.size(), {Tier::vram, 1});
-  plan.shards.front() = {};
-  for (std::uint32_t const id : experts.ids) plan.shards[id] = {Tier::pageable, 1, true};
-  plan.state_in_vram.assign(table.states.size(), 1.f);
-  plan.chunk_tokens = plan.block_tokens = 1;
-  plan.cache_bytes = experts.bytes / 2;
+  ShardPlan plan = plan_with_cache(table, experts, 1);
   plan.fetched_misses = 0.75f;
   HardwareProfile hardware = round_machine();
   hardware.mutual = {0.8, 0.5};
@@ -318,13 +321,7 @@ TEST_CASE("experts of blocks that use whole layers cross behind the layers befor
   ShardTable const table = model.table();
   ExpertLayers const experts{table.shards};
   double const bytes = double(experts.bytes), n_layers = double(experts.layers.size());
-  ShardPlan plan;
-  plan.shards.assign(table.shards.size(), {Tier::vram, 1});
-  plan.shards.front() = {};
-  for (std::uint32_t const id : experts.ids) plan.shards[id] = {Tier::pageable, 1, true};
-  plan.state_in_vram.assign(table.states.size(), 1.f);
-  plan.chunk_tokens = plan.block_tokens = 64;
-  plan.cache_bytes = experts.bytes / 2;
+  ShardPlan plan = plan_with_cache(table, experts, 64);
   HardwareProfile hardware = round_machine();
   hardware.h2d = {{{1, bytes / 80}}};  // 80 s for all of them
   PassCosts costs;

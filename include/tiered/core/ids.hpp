@@ -22,7 +22,6 @@ struct Range {
 /// A memory tier. `pinned` means page-locked host memory and nothing else.
 enum class Tier : std::uint8_t { vram, pinned, pageable, disk };
 constexpr bool host_accessible(Tier t) { return t == Tier::pinned || t == Tier::pageable; }
-constexpr bool device_accessible(Tier t) { return t == Tier::vram || t == Tier::pinned; }
 constexpr char const* name(Tier t) {
   switch (t) {
     case Tier::vram: return "vram";

@@ -25,6 +25,7 @@
 #include "tiered/model/kv_cache.hpp"
 #include "tiered/model/transformer.hpp"
 #include "tiered/pipeline/executor.hpp"
+#include "tiered/plan/any_state_cost.hpp"
 
 namespace tiered {
 
@@ -99,6 +100,7 @@ class EngineCore {
     HostAccess host_access;            ///< of the device's kernels
     AnyTier host_kv = PageableTier();  ///< where keys and values go that are not in VRAM
     BulkCopy* bulk = nullptr;          ///< lives until prepare() is over; null: residents are brought as in any step
+    AnyStateCost state_cost;           ///< what plans were made with
   };
   EngineCore(EngineOptions const& options, EnginePlans plans, Parts parts);
   EngineCore(EngineCore const&) = delete;
@@ -377,7 +379,13 @@ class Engine {
                                   .traces = traces,
                                   .host_access = {.activations = maps_host, .kv = maps_kv(), .weights = readable},
                                   .host_kv = host_kv(uses_device),
-                                  .bulk = bulk_copy()});
+                                  .bulk = bulk_copy(),
+                                  .state_cost = state_cost(options.kv_type)});
+  }
+  AnyStateCost state_cost(DType kv_type) const {
+    Capabilities const capabilities =
+        detail::capabilities_of(machine_.host->kernels(), machine_.device->kernels(), kv_type, model_->config());
+    return AnyStateCost(detail::cost_for(values_.cost, profile_.hardware, capabilities));
   }
   CopyLane kv_copy() {
     if constexpr (requires { machine_.kv_copy; }) return CopyLane(*machine_.kv_copy);

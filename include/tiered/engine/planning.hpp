@@ -12,6 +12,8 @@
 #include "tiered/engine/policies.hpp"
 #include "tiered/model/model.hpp"
 #include "tiered/pipeline/executor.hpp"
+#include "tiered/plan/cost.hpp"
+#include "tiered/plan/hardware.hpp"
 #include "tiered/plan/planner.hpp"
 #include "tiered/profile/hardware_profile.hpp"
 
@@ -81,6 +83,14 @@ inline std::span<int const> usable_bounds(std::span<int const> bounds, std::int6
   return enough == bounds.end() ? bounds : std::span<int const>(bounds.begin(), enough + 1);
 }
 
+/// A cost model of the machine that plans are estimated for, where it takes such figures.
+template <CostModel C>
+C cost_for(C cost, HardwareProfile const& hardware, Capabilities const& capabilities) {
+  if constexpr (requires { cost.hardware = hardware; }) cost.hardware = hardware;
+  if constexpr (requires { cost.capabilities = capabilities; }) cost.capabilities = capabilities;
+  return cost;
+}
+
 /// make_plans with the model and the policies as functions: scratch that a step takes at most, and plans of all token tiers.
 EnginePlans make_plans(ShardTable table, ModelConfig const& config, EngineOptions const& options, KernelTable const& host,
                        KernelTable const& device,
@@ -105,10 +115,7 @@ template <EnginePolicies P, Model M>
 EnginePlans make_plans(M const& model, EngineOptions const& options, PolicyValues<P> const& values, KernelTable const& host,
                        KernelTable const& device, bool reads_host = true) {
   HardwareProfile const hardware = options.hardware ? *options.hardware : HardwareProfile::simulated();
-  typename P::Cost cost = values.cost;
-  if constexpr (requires { cost.hardware = hardware; }) cost.hardware = hardware;  // one machine for costs and estimates
-  if constexpr (requires { cost.capabilities = Capabilities{}; })
-    cost.capabilities = detail::capabilities_of(host, device, options.kv_type, model.config());
+  auto const cost = detail::cost_for(values.cost, hardware, detail::capabilities_of(host, device, options.kv_type, model.config()));
   auto const measure = [&](ScratchMeter& meter, std::int32_t n_rows, std::int32_t n_outputs) {
     return meter.measure(model, n_rows, n_outputs);
   };

@@ -23,7 +23,8 @@
 #include "tiered/pipeline/side.hpp"
 #include "tiered/pipeline/step_context.hpp"
 #include "tiered/pipeline/trace_log.hpp"
-#include "tiered/plan/cost.hpp"
+#include "tiered/plan/any_state_cost.hpp"
+#include "tiered/plan/hardware.hpp"
 #include "tiered/plan/schedule.hpp"
 
 namespace tiered {
@@ -84,8 +85,10 @@ struct ExecutorParts {
   std::int32_t capture_rows = 1;
   std::uint64_t help_patience_ns = 0;  ///< how long the device waits for the host within a step; 0: HelpArgs::patience_ns
   LookAhead look_ahead = LookAhead::planned;
-  bool read_ahead = false;        ///< as in EngineOptions
-  AnalyticCost attention_cost{};  ///< whether attention of many rows goes to keys and values in host memory, or they come to the device
+  bool read_ahead = false;  ///< as in EngineOptions
+  /// What plans were made with, both: whether attention of many rows goes to keys and values in host memory, or they come to the device.
+  AnyStateCost state_cost;
+  HardwareProfile hardware = HardwareProfile::simulated();
 };
 
 /// Walks a schedule and enqueues. The calling thread waits where it cannot do without. Within a block: for ids that a router chose

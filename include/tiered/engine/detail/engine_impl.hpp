@@ -79,8 +79,9 @@ ExecutorParts EngineCore::executor_parts() {
                       .cancelled = &cancel_.flag(),
                       .host_access = parts_.host_access,
                       .look_ahead = options_.look_ahead,
-                      .read_ahead = options_.read_ahead};
-  if (options_.hardware) parts.attention_cost.hardware = *options_.hardware;
+                      .read_ahead = options_.read_ahead,
+                      .state_cost = parts_.state_cost};
+  if (options_.hardware) parts.hardware = *options_.hardware;
   return parts;
 }
 

@@ -1,7 +1,6 @@
 /// The CPU as a device that computes.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -24,9 +23,8 @@ namespace tiered {
 
 struct CpuOptions {
   std::optional<Isa> isa = std::nullopt;  ///< nothing: best_isa()
-  int n_threads = 0;                      ///< of both teams together; 0: default_thread_count()
-  int copy_threads = 0;                   ///< of n_threads, those that copy while the others compute: see copy_team()
-  /// Each thread of the teams on a core of its own, the best first (lanes' threads, which call, go where the system puts them). Not
+  int n_threads = 0;                      ///< 0: default_thread_count()
+  /// Each thread of the team on a core of its own, the best first (lanes' threads, which call, go where the system puts them). Not
   /// the default: where other programs run, a pinned thread waits for its core while others are idle, and all loops wait for it.
   bool pin = false;
   std::shared_ptr<Team> team = nullptr;  ///< to compute with, shared with other backends, in place of n_threads and pin
@@ -41,7 +39,7 @@ class CpuBackend {
   using Memory = PageableTier;
 
   /// Errors  unsupported for an instruction set that is not available; precondition for thread counts that are impossible, or
-  ///         contradict each other, or are more than the CPUs to pin them to; device where the system refuses a thread.
+  ///         more than the CPUs to pin them to; device where the system refuses a thread.
   explicit CpuBackend(std::shared_ptr<LaneSet> lanes, CpuOptions const& options = {})
       : kernels_(&cpu_kernels(options.isa ? *options.isa : best_isa(), options.f32_activations)),
         state_(std::make_unique<State>(std::move(lanes), options)) {}
@@ -63,10 +61,6 @@ class CpuBackend {
 
   int n_threads() const { return state_->team->size(); }
   Team& team() { return *state_->team; }
-  /// For the thread of a copy lane, which is its member 0, so that copies by the CPU (to staging memory) run beside loops of team()
-  /// and on other cores: parallel_for(bytes, 256 KiB, memcpy of the range). Of one thread where there are no copy_threads. Lives as
-  /// long as the backend, which does not wait for other lanes than its own.
-  Team& copy_team() { return *state_->copy_team; }
   LaneSet::Lane lane() const { return state_->queue.lane; }
 
   /// Called before every launch from now on, see CpuQueue; null for none.
@@ -80,7 +74,7 @@ class CpuBackend {
  private:
   struct State {
     State(std::shared_ptr<LaneSet> lane_set, CpuOptions const& options) : lanes(std::move(lane_set)), memory(options.memory_bytes) {
-      make_teams(options);
+      team = make_team(options);
       queue.lanes = lanes.get();
       queue.lane = lanes->open(options.lane_name);
       queue.team = queue_now.team = team.get();
@@ -95,32 +89,24 @@ class CpuBackend {
     State(State const&) = delete;
     State& operator=(State const&) = delete;
 
-    void make_teams(CpuOptions const& o) {
-      expects(o.n_threads >= 0 && o.copy_threads >= 0, "CpuOptions: thread counts are not negative");
-      int const n_copy = std::max(o.copy_threads, 1);
+    static std::shared_ptr<Team> make_team(CpuOptions const& o) {
+      expects(o.n_threads >= 0, "CpuOptions: thread counts are not negative");
       if (o.team != nullptr) {
         expects(o.n_threads == 0 && !o.pin, "CpuOptions: a shared team has its threads already");
-        team = o.team;
-        copy_team = std::make_unique<Team>(n_copy);
-        return;
+        return o.team;
       }
-      int const n = o.n_threads == 0 ? std::max(default_thread_count(), o.copy_threads + 1) : o.n_threads, n_compute = n - o.copy_threads;
-      if (n_compute < 1)
-        throw Error(Errc::precondition, concat(n, " threads, ", o.copy_threads, " of them to copy, leave none to compute"));
-      std::vector<int> cpus, copy_cpus;
+      int const n = o.n_threads == 0 ? default_thread_count() : o.n_threads;
+      std::vector<int> cpus;
       if (o.pin) {
         cpus = cpus_to_pin(allowed_cpus());
         if (cpus.size() < std::size_t(n))
           throw Error(Errc::precondition, concat(n, " threads cannot be pinned to the ", cpus.size(), " CPUs that this process may use"));
-        if (o.copy_threads > 0) copy_cpus.assign(cpus.begin() + n_compute, cpus.end());
       }
-      team = std::make_shared<Team>(n_compute, cpus);
-      copy_team = std::make_unique<Team>(n_copy, copy_cpus);
+      return std::make_shared<Team>(n, cpus);
     }
 
     std::shared_ptr<LaneSet> lanes;
     std::shared_ptr<Team> team;
-    std::unique_ptr<Team> copy_team;
     PageableTier memory;
     CpuQueue queue, queue_now;
   };

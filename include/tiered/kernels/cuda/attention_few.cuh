@@ -142,6 +142,28 @@ __device__ __forceinline__ void add_warps(float2 const (&softmaxes)[FewShape<hea
   }
 }
 
+/// What the warps of a block computed, as outputs where the context was not cut, else as part `split`. The last block to come here puts the
+/// parts together.
+template <class KV, int head_dim, bool over_link>
+__device__ __forceinline__ void store_few(FewCall const& call, FewHeads const& heads, Cut const& cut, std::int32_t split,
+                                          float2 const (&softmaxes)[FewShape<head_dim>::n_warps][few_heads], unsigned char* tiles) {
+  AttentionArgs const& a = call.attention;
+  std::int64_t const query = std::int64_t(blockIdx.z) * a.n_heads + heads.first;
+  Parts const parts(a, call.n_splits);
+  add_warps<KV, head_dim, over_link>(softmaxes, tiles, heads.n, [&](int head, int four, Softmax const& total, float4 sum) {
+    if (cut.n_used > 1) {
+      reinterpret_cast<float4*>(parts.sums_of(query + head, split))[four] = sum;
+      if (four == 0) parts.of(query + head, split) = total;
+      return;
+    }
+    float const f = total.inverse();
+    reinterpret_cast<float4*>(a.out + (query + head) * head_dim)[four] = {sum.x * f, sum.y * f, sum.z * f, sum.w * f};
+    if (four == 0 && a.log_sum_exp != nullptr) a.log_sum_exp[query + head] = total.log_sum_exp();
+  });
+  if (cut.n_used <= 1 || !comes_last(call.counters + blockIdx.z * gridDim.x + blockIdx.x, cut.n_used)) return;
+  FewMerge<head_dim>{a, parts, query, heads.n, cut.n_used, reinterpret_cast<float*>(tiles)}.run();
+}
+
 /// Blocks (KV heads and chunks of their query heads, splits, rows). The last block of a row and heads puts the parts together. `over_link`:
 /// for contexts of which some is in the host's memory; see Tile.
 template <class KV, int head_dim, bool over_link>
@@ -189,21 +211,7 @@ __global__ void __launch_bounds__(FewShape<head_dim>::n_threads) attention_few_k
   mine.attend_all();
   mine.store(softmaxes[warp]);
   __syncthreads();
-
-  std::int64_t const query = std::int64_t(blockIdx.z) * a.n_heads + heads.first;
-  Parts const parts(a, call.n_splits);
-  add_warps<KV, head_dim, over_link>(softmaxes, tiles, heads.n, [&](int head, int four, Softmax const& total, float4 sum) {
-    if (cut.n_used > 1) {
-      reinterpret_cast<float4*>(parts.sums_of(query + head, split))[four] = sum;
-      if (four == 0) parts.of(query + head, split) = total;
-      return;
-    }
-    float const f = total.inverse();
-    reinterpret_cast<float4*>(a.out + (query + head) * head_dim)[four] = {sum.x * f, sum.y * f, sum.z * f, sum.w * f};
-    if (four == 0 && a.log_sum_exp != nullptr) a.log_sum_exp[query + head] = total.log_sum_exp();
-  });
-  if (cut.n_used <= 1 || !comes_last(call.counters + blockIdx.z * gridDim.x + blockIdx.x, cut.n_used)) return;
-  FewMerge<head_dim>{a, parts, query, heads.n, cut.n_used, reinterpret_cast<float*>(tiles)}.run();
+  store_few<KV, head_dim, over_link>(call, heads, cut, split, softmaxes, tiles);
 #endif
 }
 

@@ -133,9 +133,47 @@ __device__ inline void add_sums(HelpArgs const& a, bool adds) {
   for (int i = done + int(threadIdx.x); i < a.dim; i += help_threads) add_one(i);
 }
 
+/// A block that copies, where and as soon as the first one knows what. All of it calls.
+__device__ __forceinline__ void copy_decided(HelpArgs const& a, bool missing, std::uint64_t number, int copier, int n_copiers) {
+  __shared__ int is_decided;
+  // On a small device, or one that others use too, a block may begin after the first one has changed the table: `decided` tells.
+  if (threadIdx.x == 0) {
+    is_decided = missing || load_device(&a.state->decided) >= number;
+    while (is_decided && load_device(&a.state->decided) < number) {
+    }
+  }
+  __syncthreads();
+  if (!is_decided || load_device(&a.state->failed) == number) return;
+  copy_parts(a.mail, false, copier, n_copiers);
+  __syncthreads();
+  if (threadIdx.x == 0 && copier + 1 == n_copiers) a.log->copied_ns = now_ns();  // all blocks have alike shares
+}
+
+/// The first block where something is missing: asks, copies small parts, waits. True if the host has left a sum to be added.
+__device__ __forceinline__ bool await_host(HelpArgs const& a, std::uint64_t number, unsigned missing) {
+  __shared__ int is_decided, is_answered;
+  bool const leads = threadIdx.x == 0;
+  ask_host(a, number, missing);
+  if (leads) {
+    std::uint64_t const asked = a.log->asked_ns = now_ns();
+    is_decided = wait_for_host(a.mail, &a.mail->decided, number, asked + a.patience_ns);
+    a.log->decided_ns = now_ns();
+    if (!is_decided) store_device(&a.state->failed, number);
+    store_device(&a.state->decided, number);
+    __threadfence();  // before the small parts, of which some change the table
+  }
+  __syncthreads();
+  if (is_decided) copy_parts(a.mail, true, 0, 1);
+  if (leads) {
+    is_answered = is_decided && wait_for_host(a.mail, &a.mail->answered, number, now_ns() + a.patience_ns);
+    a.log->answered_ns = now_ns();
+  }
+  __syncthreads();
+  return is_answered && a.mail->has_sum != 0;
+}
+
 /// Block 0 asks and adds, the next n_guess guess, the others copy.
 __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ HelpArgs const a, int n_guess) {
-  __shared__ int is_decided, is_answered;
   int const thread = int(threadIdx.x), block = int(blockIdx.x);
   if (block > 0 && block <= n_guess) {
     let_next_start();
@@ -153,20 +191,7 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
   unsigned const absent_places = __ballot_sync(~0u, absent);  // of the first warp, which has all places
   bool const missing = __syncthreads_or(absent) != 0;
   std::uint64_t const number = a.state->step * 1024 + std::uint64_t(a.layer) + 1;
-  if (block != 0) {
-    // On a small device, or one that others use too, a block may begin after the first one has changed the table: `decided` tells.
-    if (thread == 0) {
-      is_decided = missing || load_device(&a.state->decided) >= number;
-      while (is_decided && load_device(&a.state->decided) < number) {
-      }
-    }
-    __syncthreads();
-    if (!is_decided || load_device(&a.state->failed) == number) return;
-    copy_parts(a.mail, false, block - n_guess - 1, int(gridDim.x) - n_guess - 1);
-    __syncthreads();
-    if (thread == 0 && block + 1 == int(gridDim.x)) a.log->copied_ns = now_ns();  // all blocks have alike shares
-    return;
-  }
+  if (block != 0) return copy_decided(a, missing, number, block - n_guess - 1, int(gridDim.x) - n_guess - 1);
   if (thread < a.n_used) {
     a.log->ids[thread] = id;
     a.fetched_ids[thread] = -1;
@@ -176,27 +201,7 @@ __global__ void __launch_bounds__(help_threads) help_kernel(__grid_constant__ He
     a.log->missing = absent_places;
     a.log->asked_ns = 0;
   }
-  bool adds = false;
-  if (missing) {
-    ask_host(a, number, absent_places);
-    if (thread == 0) {
-      std::uint64_t const asked = a.log->asked_ns = now_ns();
-      is_decided = wait_for_host(a.mail, &a.mail->decided, number, asked + a.patience_ns);
-      a.log->decided_ns = now_ns();
-      if (!is_decided) store_device(&a.state->failed, number);
-      store_device(&a.state->decided, number);
-      __threadfence();  // before the small parts, of which some change the table
-    }
-    __syncthreads();
-    if (is_decided) copy_parts(a.mail, true, 0, 1);
-    if (thread == 0) {
-      is_answered = is_decided && wait_for_host(a.mail, &a.mail->answered, number, now_ns() + a.patience_ns);
-      a.log->answered_ns = now_ns();
-    }
-    __syncthreads();
-    adds = is_answered && a.mail->has_sum != 0;
-  }
-  add_sums(a, adds);
+  add_sums(a, missing && await_host(a, number, absent_places));
   if (thread == 0) a.log->end_ns = now_ns();
 }
 

@@ -124,6 +124,65 @@ __device__ inline void find_downs(FewDownArgs const& a, int token, unsigned char
   if (lane < a.n_used) downs[placed.place] = static_cast<unsigned char const*>(few_choice().experts[lane].down);
 }
 
+/// The same by a list of ids; the lane's slot's matrix, null where it has none. The block need not wait.
+__device__ __forceinline__ unsigned char const* listed_down(FewDownArgs const& a, std::int64_t token, unsigned char const** downs) {
+  int const lane = int(threadIdx.x) % 32;
+  unsigned char const* down = nullptr;
+  if (lane < a.n_used) {
+    int const id = a.list.ids[token * a.n_used + lane];
+    if (unsigned(id) < unsigned(a.list.n_experts)) down = static_cast<unsigned char const*>(a.list.weights[id].down);
+    if (threadIdx.x / 32 == 0) downs[lane] = down;
+  }
+  __syncthreads();
+  return down;
+}
+
+/// A token's activations, those of all slots as one long row, each slot's times its weight; a thread asks for its first ones early.
+template <class F>
+class SlotActivations {
+ public:
+  static constexpr int ahead = one_row_steps_ahead<F>;
+
+  __device__ __forceinline__ SlotActivations(float const* h, int n_elems) : h_(h), n_fours_(n_elems / 4) {}
+  __device__ __forceinline__ void start() {
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) next_[i] = load(int(threadIdx.x) + i * int(blockDim.x));
+  }
+  /// The block calls. Lane i has the weight of slot i; those that are not `present` have zeros. `inverse`: 2^32 over a slot's fours.
+  __device__ __forceinline__ void put(OneRow const& row, unsigned present, float weight, unsigned inverse) {
+    int const lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, n_warps = int(blockDim.x) / 32;
+#pragma unroll 1
+    for (int begin = warp * 32; begin < n_fours_; begin += ahead * n_warps * 32) {
+#pragma unroll
+      for (int i = 0; i < ahead; ++i) {
+        int const first = begin + i * n_warps * 32, four = first + lane;
+        if (first >= n_fours_) break;
+        bool const inside = four < n_fours_;
+        int const slot = inside ? int(__umulhi(unsigned(four), inverse)) : 0;
+        bool const has_expert = inside && (present >> slot & 1u) != 0;
+        float4 const v = has_expert ? next_[i] : make_float4(0, 0, 0, 0);
+        next_[i] = load(four + ahead * n_warps * 32);
+        float const factor = __shfl_sync(~0u, weight, slot);
+        put_four<F>(row, four, inside, v, has_expert ? factor : 0.0f);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ float4 load(int four) const {
+    return four < n_fours_ ? reinterpret_cast<float4 const*>(h_)[four] : make_float4(0, 0, 0, 0);
+  }
+  float const* h_;
+  int n_fours_;
+  float4 next_[ahead];
+};
+
+/// Zeros in a warp's stage of n_bytes.
+__device__ __forceinline__ void clear_stage(unsigned char* stage, int n_bytes) {
+  for (int i = int(threadIdx.x) % 32 * 16; i < n_bytes; i += 512) *reinterpret_cast<uint4*>(stage + i) = uint4{0, 0, 0, 0};
+  __syncwarp();
+}
+
 /// Blocks of the token, each with a run of neighbouring rows; all slots of a row are one long row, as slot weights are in the activations.
 /// Where the router's logits are there, each block chooses for itself, and has weights under way, while gate and up are computed.
 template <class F>
@@ -135,16 +194,8 @@ __global__ void TIERED_MOST_REGISTERS(one_row_down_registers<F>, one_row_threads
   int const lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, n_warps = int(blockDim.x) / 32;
   int const row_bytes = a.hidden_dim / F::block_elems * F::block_bytes, n_elems = a.n_used * a.hidden_dim;
   std::int64_t const token = blockIdx.y;
-  float const* const h = a.h + token * n_elems;
   let_next_start();
-  int const n_fours = n_elems / 4;
-  auto const load = [&](int four) { return four < n_fours ? reinterpret_cast<float4 const*>(h)[four] : make_float4(0, 0, 0, 0); };
-  constexpr int ahead = one_row_steps_ahead<F>;
-  float4 next[ahead];
-  auto const begin_loading = [&] {
-#pragma unroll
-    for (int i = 0; i < ahead; ++i) next[i] = load(int(threadIdx.x) + i * int(blockDim.x));
-  };
+  SlotActivations<F> activations(a.h + token * n_elems, n_elems);
   bool const chooses = a.route.logits != nullptr;
   // Each warp knows all slots' experts in its lanes, so that none waits for another.
   unsigned char const* down = nullptr;
@@ -154,13 +205,8 @@ __global__ void TIERED_MOST_REGISTERS(one_row_down_registers<F>, one_row_threads
     if (lane < a.n_used) down = downs[lane];
   } else {
     wait_for_previous();
-    begin_loading();
-    if (lane < a.n_used) {
-      int const id = a.list.ids[token * a.n_used + lane];
-      if (unsigned(id) < unsigned(a.list.n_experts)) down = static_cast<unsigned char const*>(a.list.weights[id].down);
-      if (warp == 0) downs[lane] = down;
-    }
-    __syncthreads();
+    activations.start();
+    down = listed_down(a, token, downs);
   }
   unsigned const present = __ballot_sync(~0u, down != nullptr);
   int row = shape.begin() + warp;
@@ -175,32 +221,15 @@ __global__ void TIERED_MOST_REGISTERS(one_row_down_registers<F>, one_row_threads
     }
     commit_copies();
   };
-  if (present != ~0u >> (32 - a.n_used)) {  // slots without an expert: zeros times zeros
-    for (int i = lane * 16; i < shape.stage_bytes; i += 512) *reinterpret_cast<uint4*>(stage + i) = uint4{0, 0, 0, 0};
-    __syncwarp();
-  }
+  if (present != ~0u >> (32 - a.n_used)) clear_stage(stage, shape.stage_bytes);  // slots without an expert: zeros times zeros
   fetch();
   if (chooses) {
     wait_for_previous();
-    begin_loading();
+    activations.start();
   }
   float const weight = lane < a.n_used ? a.slot_weights[token * a.n_used + lane] : 0.0f;
   OneRow const input = one_row<F>(shared, n_elems);
-#pragma unroll 1
-  for (int begin = warp * 32; begin < n_fours; begin += ahead * n_warps * 32) {
-#pragma unroll
-    for (int i = 0; i < ahead; ++i) {
-      int const first = begin + i * n_warps * 32, four = first + lane;
-      if (first >= n_fours) break;
-      bool const inside = four < n_fours;
-      int const slot = inside ? int(__umulhi(unsigned(four), inverse)) : 0;
-      bool const has_expert = inside && (present >> slot & 1u) != 0;
-      float4 const v = has_expert ? next[i] : make_float4(0, 0, 0, 0);
-      next[i] = load(four + ahead * n_warps * 32);
-      float const factor = __shfl_sync(~0u, weight, slot);
-      put_four<F>(input, four, inside, v, has_expert ? factor : 0.0f);
-    }
-  }
+  activations.put(input, present, weight, inverse);
   __syncthreads();
   float* const sum = a.sum + token * a.dim;
   while (row < end) {

@@ -19,9 +19,9 @@ bool Executor::streams_kv(AttendRequest const& r) const {
   LayerState state = p_.table.states[std::size_t(r.layer)];
   state.bytes_per_token = 2 * p_.kv->page_bytes(r.layer) / std::size_t(p_.kv->page_tokens());
   double const context = chunk_max_position_ + 1, on_host = (context - p_.kv->vram_tokens(r.layer)) / context;
-  PassCost cost = p_.attention_cost.cost(state, {n_rows_, chunk_max_position_ + 1, 1});
+  PassCost cost = p_.state_cost.cost(state, {n_rows_, chunk_max_position_ + 1, 1});
   for (double* s : {&cost.host_s, &cost.gpu_s, &cost.copy_s}) *s *= on_host;
-  HardwareProfile const& h = p_.attention_cost.hardware;
+  HardwareProfile const& h = p_.hardware;
   double const hop_s = h.hop_latency_s + h.d2h.seconds(double(n_rows_) * double(r.config->n_heads * r.config->head_dim) * sizeof(float));
   return host_attention(cost, hop_s, n_rows_).streams;
 }
