@@ -203,7 +203,7 @@ int one_row_rows_at_a_time(std::int64_t n_all, std::int64_t dim, CudaQueue const
 template <class F>
 bool one_row_prefers_steps(int n_rows, std::int64_t n_all, std::int64_t dim, CudaQueue const& queue) {
   if (one_row_always_in_steps<F>) return n_rows == one_row_step_rows<F>;
-  if (ceil_div(n_all, std::int64_t(queue.n_multiprocessors)) < one_row_steps_from<F>) return false;
+  if (ceil_div(n_all, std::int64_t(queue.n_multiprocessors)) < 2 * one_row_steps_from<F>) return false;
   std::int64_t const room = few_dynamic_bytes(shared_bytes_limit(queue.capability)) - few_rows_bytes<F>(dim, 1);
   return room / (2 * n_rows * (dim / F::block_elems * F::block_bytes)) < one_row_least_warps_of_two;
 }
