@@ -47,6 +47,14 @@ class OneRowJob {
     }
   }
 
+  __device__ __forceinline__ void find_any(int unit, unsigned char const* (&from)[n_rows]) const {
+    int const part = locate(unit);
+#pragma unroll
+    for (int r = 0; r < n_rows; ++r) {
+      FusedMatmulArgs::Part const& of = a_.parts[gate ? r / half : part];
+      from[r] = static_cast<unsigned char const*>(of.w) + std::int64_t(min(unit * half + r % half, of.rows - 1)) * row_bytes_;
+    }
+  }
   __device__ __forceinline__ unsigned low_bits(int unit, int r) const {
     int const part = locate(unit);
     auto const begin = unsigned(reinterpret_cast<std::uintptr_t>(a_.parts[gate ? r / half : part].w));
@@ -170,7 +178,12 @@ OneRowLaunch launch_one_row_steps(FusedMatmulArgs const& a, CudaQueue const& que
   if (n_warps == 0) return {false, 0};
   // Each of a multiprocessor's four schedulers as many: unpacking is most of the work.
   std::int64_t const room = few_dynamic_bytes(shared_bytes_limit(queue.capability)) - rows_bytes;
-  if (int const even = round_up(n_warps, 4); even * ring_bytes <= room) n_warps = even;
+  int const more = round_up(n_warps, 4), fewer = n_warps / 4 * 4;
+  if (more * ring_bytes <= room) {
+    n_warps = more;
+  } else if (fewer > 0 && ceil_div(n_units, blocks) >= 4 * fewer) {
+    n_warps = fewer;
+  }
   if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
   OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes, n_rows, one_row_step_stages);
   std::size_t const shared = std::size_t(rows_bytes + n_warps * ring_bytes);

@@ -15,16 +15,23 @@
 namespace tiered::cuda {
 namespace detail {
 
-/// Bytes of a row that a warp takes in one step, a multiple of 16; and with those around them, where they begin within 16.
+/// Bytes of a row that a warp takes in one step, a multiple of 16.
 template <class F>
 inline constexpr int one_row_step_bytes = FewChunk<F>::bytes(32 * OneRowPiece<F>::chunks);
+/// Lanes with every second block take a unit's third row first, then the fourth, the first and the second. Words of Q3_K, which eight blocks
+/// of 110 bytes have 16 bytes apart, would be in the same banks twice; eight words further in every part of a stage, most are not: 76
+/// accesses of 32 banks in a step instead of 112.
 template <class F>
-inline constexpr int one_row_step_part_bytes = one_row_step_bytes<F> + (is_shifted<F> ? 16 : 0);
+inline constexpr bool one_row_takes_turns = F::dtype == DType::q3_k;
+/// Bytes of a row's part of a stage, with those around them where rows begin anywhere.
+template <class F>
+inline constexpr int one_row_step_part_bytes =
+    one_row_takes_turns<F> ? round_up(one_row_step_bytes<F> + 16 - 32, 128) + 32 : one_row_step_bytes<F> + (is_shifted<F> ? 16 : 0);
 
 /// As OneRowProducts. Of a Job, instead of fetch():
-///   job.row_bytes()         from row to row
-///   job.find(unit, from)    from[r]: where row r of a unit begins; null where there is none, which no unit's first one is
-///   job.low_bits(unit, r)   that address modulo 16, or anything where there is no such row
+///   job.row_bytes()           from row to row
+///   job.find_any(unit, from)  from[r]: where row r of a unit begins, or where there is none, the last one
+///   job.low_bits(unit, r)     the former modulo 16, or anything where there is no such row
 template <class F, int n_rows, class Job>
 class OneRowSteps {
  public:
@@ -53,13 +60,17 @@ class OneRowSteps {
       int begins[n_rows];  // of rows in a stage
 #pragma unroll
       for (int r = 0; r < n_rows; ++r) begins[r] = r * part_bytes + (is_shifted<F> ? int(job_.low_bits(unit_, r)) : 0);
+      take_turns(begins);
 #pragma unroll 1
       for (int first = 0; first < row.n_pieces; first += 32) {
         wait_copies<n_stages - 1>();
         __syncwarp();
         int const left = row.n_pieces - first;
         if (n_rows > 1 && left <= 16) {
+          take_turns(begins);
+          take_turns(sums);
           add_half_step(product, row, ring_ + at, begins, first, left, sums);
+          take_turns(sums);
         } else if (lane_ < left) {
           add_step(product, row, ring_ + at, begins, first, sums);
         }
@@ -67,6 +78,7 @@ class OneRowSteps {
         fetch_next(at);
         at = at == (n_stages - 1) * stage_bytes ? 0 : at + stage_bytes;
       }
+      take_turns(sums);
       job_.finish(unit_, sum_over_lanes(sums) * factor, lane_ / (32 / n_rows));
       unit_ += n_warps_;
     }
@@ -75,6 +87,20 @@ class OneRowSteps {
  private:
   using Product = PieceProductOf<F>;
 
+  /// From the rows' order to that in which a lane takes them, and back.
+  template <class T>
+  __device__ __forceinline__ void take_turns(T (&of_rows)[n_rows]) const {
+    if constexpr (one_row_takes_turns<F>) {
+      static_assert(n_rows == 4);
+      bool const turned = (lane_ & 4) != 0;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        T const first = of_rows[r], second = of_rows[r + 2];
+        of_rows[r] = turned ? second : first;
+        of_rows[r + 2] = turned ? first : second;
+      }
+    }
+  }
   __device__ __forceinline__ void add_step(Product const& product, OneRow const& row, unsigned char const* stage,
                                            int const (&begins)[n_rows], int first, float (&sums)[n_rows]) const {
     auto const x = product.input(row, first + lane_, 0);
@@ -127,27 +153,25 @@ class OneRowSteps {
   }
   /// Of rows that begin anywhere, 16 bytes from a multiple of 16 on, but nothing behind a row; there is a block more where it is not the last
   /// step.
+  static constexpr int fetched_bytes = step_bytes + (is_shifted<F> ? 16 : 0);
   template <bool last>
   __device__ __forceinline__ void fetch_step(std::uint32_t to) const {
 #pragma unroll
     for (int r = 0; r < n_rows; ++r) {
       int const end = ahead_left_ + (is_shifted<F> ? int(ahead_offsets_ >> (4 * r) & 15u) : 0) - lane_ * 16;
 #pragma unroll
-      for (int at = 0; at < part_bytes; at += 32 * 16) {
-        if (at + 32 * 16 > part_bytes && lane_ >= (part_bytes - at) / 16) continue;
+      for (int at = 0; at < fetched_bytes; at += 32 * 16) {
+        if (at + 32 * 16 > fetched_bytes && lane_ >= (fetched_bytes - at) / 16) continue;
         if (last && end <= at) continue;
         copy_16(to + unsigned(r * part_bytes + at), ahead_[r] + at, last && is_shifted<F> ? min(end - at, 16) : 16);
       }
     }
   }
-  /// Rows that a unit lacks are as the one before.
   __device__ __forceinline__ void look_ahead() {
     if (ahead_unit_ >= end_) return;
     ahead_left_ = job_.row_bytes();
     ahead_offsets_ = 0;
-    job_.find(ahead_unit_, ahead_);
-#pragma unroll
-    for (int r = 1; r < n_rows; ++r) ahead_[r] = ahead_[r] == nullptr ? ahead_[r - 1] : ahead_[r];
+    job_.find_any(ahead_unit_, ahead_);
 #pragma unroll
     for (int r = 0; r < n_rows; ++r) {
       int const offset = is_shifted<F> ? offset_of_16(ahead_[r]) : 0;
