@@ -145,21 +145,56 @@ TEST_CASE("one row with regular weights: one, two and four rows of weights to a 
   }
 }
 
-TEST_CASE("one row with many rows of Q3_K: in slices, at multiples of 16 or anywhere") {
+TEST_CASE("one row with many rows of blocks of 256: by steps, at multiples of 16, of 8, or anywhere") {
   if (!has_gpu()) return;
   Gpu gpu;
   CudaQueue few = queue_of_two(gpu);
   std::uint64_t seed = fresh_seed();
-  for (std::int32_t const dim : {256, 768, 2048, 4096, 5120, 11520, 14336}) {
-    for (std::int32_t const n_blocks : {8, 1}) {  // 1: somewhere, by chance
-      for (FusedCase const& c :
-           {FusedCase{n_blocks, {150, 77, 90}, 1, Then::store, true, true}, FusedCase{n_blocks, {1, 203, 2}, 1, Then::add, false, true},
-            FusedCase{n_blocks, {131, 131, 0}, 1, Then::gate, true, false}}) {
-        FusedProblem const p(DType::q3_k, c, ++seed, dim);
-        Worst const worst = p.compare(p.run({&few, gpu.queue().status_text}));
-        INFO("seed " << seed << " (TIERED_SEED=" << fresh_seed() << "): " << c.rows[0] << ' ' << c.rows[1] << ' ' << c.rows[2]
-                     << " rows of " << dim << ", first " << p.shift[0] << " bytes further, then " << int(c.then) << ": " << worst.text());
-        CHECK(worst.factor <= 1);
+  for (DType const type : {DType::q2_k, DType::q3_k, DType::q4_k, DType::q5_k, DType::q6_k, DType::iq4_xs}) {
+    // Of a warp's last step, blocks: 1, 3, 5 and 8 of 8; then those of models, the last of which comes by steps though it is regular.
+    for (std::int32_t const dim : {256, 768, 1280, 2048, 4096, 5120, 11520, 14336}) {
+      for (std::int32_t const n_blocks : {8, 4, 1}) {
+        for (FusedCase const& c :
+             {FusedCase{n_blocks, {90, 37, 50}, 1, Then::store, true, true}, FusedCase{n_blocks, {1, 133, 2}, 1, Then::add, false, true},
+              FusedCase{n_blocks, {67, 67, 0}, 1, Then::gate, true, false}}) {
+          FusedProblem const p(type, c, ++seed, dim);
+          Worst const worst = p.compare(p.run({&few, gpu.queue().status_text}));
+          INFO(name(type) << ", seed " << seed << " (TIERED_SEED=" << fresh_seed() << "): " << c.rows[0] << ' ' << c.rows[1] << ' '
+                          << c.rows[2] << " rows of " << dim << ", first " << p.shift[0] << " bytes further, then " << int(c.then) << ": "
+                          << worst.text());
+          CHECK(worst.factor <= 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a row's product with blocks of 256 has the same bits wherever the rows begin, and however many there are") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  CudaQueue few = *static_cast<CudaQueue const*>(gpu.queue().native);
+  few.n_multiprocessors = 2;
+  Queue const queue{&few, gpu.queue().status_text};
+  for (DType const type : {DType::q2_k, DType::q3_k, DType::q6_k, DType::iq4_xs}) {
+    for (std::int32_t const dim : {2048, 14336}) {
+      FusedProblem p(type, {8, {150, 0, 0}, 1, Then::store, true, false}, fresh_seed(), dim);
+      std::vector<float> const many = p.run(queue)[0];
+      for (std::size_t const further : {8, 2}) {  // 2: only formats that come by steps from there
+        if (further == 2 && type != DType::q3_k && type != DType::q6_k) continue;
+        FusedProblem moved = p;
+        moved.w[0].insert(moved.w[0].begin(), further, std::byte{0xff});
+        moved.shift[0] = further;
+        INFO("TIERED_SEED=" << fresh_seed() << ": " << name(type) << ", rows of " << dim << ", " << further << " bytes further");
+        CHECK(same_bits(moved.run(queue)[0], many));
+      }
+      for (std::int32_t const n_rows : {60, 9}) {  // two or one at a time
+        FusedProblem fewer = p;
+        fewer.c.rows[0] = n_rows;
+        fewer.stride[0] = p.stride[0];
+        std::vector<float> y = fewer.run(queue)[0];
+        y.resize(std::size_t(n_rows));
+        INFO("TIERED_SEED=" << fresh_seed() << ": " << name(type) << ", " << n_rows << " rows of " << dim);
+        CHECK(same_bits(y, {many.begin(), many.begin() + n_rows}));
       }
     }
   }
@@ -184,6 +219,12 @@ TEST_CASE("fused products of a few shapes: one row, whole and in slices, and few
                          {DType::q3_k, four, 4096},
                          {DType::q3_k, gate, 2048},
                          {DType::q3_k, {1, {150, 0, 0}, 1, Then::add, false, false}, 768},
+                         {DType::q3_k, {8, {131, 0, 0}, 1, Then::store, true, true}, 1536},
+                         {DType::q2_k, {4, {133, 0, 0}, 1, Then::store, true, true}, 1280},
+                         {DType::q6_k, {1, {40, 9, 4}, 1, Then::store, true, true}, 768},
+                         {DType::q6_k, gate, 1280},
+                         {DType::q6_k, {8, {67, 0, 0}, 1, Then::add, false, false}, 14336},
+                         {DType::iq4_xs, {4, {40, 30, 0}, 1, Then::add, false, true}, 1280},
                          {DType::q5_k, gate, 2048},
                          {DType::q6_k, two, 2048},
                          {DType::iq4_xs, two, 2048},

@@ -13,6 +13,8 @@ namespace tiered_test {
 
 using Then = FusedMatmulArgs::Then;
 
+/// n_blocks: of a row, where the problem is not told its length; weights begin at a multiple of 256 where it is one of 8, else at one of 8
+/// where it is one of 4, else anywhere.
 struct FusedCase {
   std::int32_t n_blocks, rows[3], n_tokens;
   Then then;
@@ -35,7 +37,7 @@ struct FusedProblem {
     for (int i = 0; i < 3; ++i) {
       std::int32_t const rows = c.rows[i];
       stride[i] = rows + rows % 3;
-      shift[i] = c.n_blocks % 8 == 0 ? 0 : alignment_of(type) * random.below(16);
+      shift[i] = c.n_blocks % 8 == 0 ? 0 : (c.n_blocks % 8 == 4 ? 8 : alignment_of(type)) * random.below(16);
       w[i] = random_weights(type, std::int64_t(rows) * dim, random);
       w[i].insert(w[i].begin(), shift[i], std::byte{0xff});
       bias[i] = random_floats(std::size_t(rows), random);

@@ -45,17 +45,27 @@ inline constexpr bool one_row_takes_four = F::block_bytes * 16 < F::block_elems 
 /// A warp's weights come in two stages, one behind the other, where so many warps have room for both, and so many times as much is to come:
 /// then what is under way counts. Else it is better that the next kernel's blocks find room beside this one's.
 inline constexpr int one_row_least_warps_of_two = 14, one_row_least_rounds_of_two = 3;
-/// Slices of rows (one_row_slices.cuh), of floats always: stages of a warp's ring, and warps of a block at most. From so many rows of
-/// weights to a multiprocessor on, a warp takes two at a time, so that activations are read half as often: 16 bytes of binary16 meet 32 of
-/// them. Q3_K comes so where a warp takes four rows: unpacking it is what takes long, for which a lane wants registers, and rows of 11520
-/// elements and more leave room for few warps with four whole ones.
-template <class F>
-inline constexpr bool one_row_fours_in_slices = F::dtype == DType::q3_k;
-template <class F>
-inline constexpr int one_row_slice_stages = one_row_fours_in_slices<F> ? 3 : 4;
-template <class F>
-inline constexpr int one_row_slice_warps = one_row_fours_in_slices<F> ? 20 : one_row_warps;
+/// Slices of rows of floats (one_row_slices.cuh): stages of a warp's ring. From so many rows of weights to a multiprocessor on, a warp
+/// takes two at a time, so that activations are read half as often: 16 bytes of binary16 meet 32 of them.
+inline constexpr int one_row_slice_stages = 4;
 inline constexpr int one_row_slices_from_two = 2 * one_row_least_warps;
+/// Rows by steps (one_row_steps.cuh): stages of a warp's ring, and rows of weights that a warp takes at a time; 0: a format does not come
+/// so. Where rows do not begin at multiples of 16, they do from one_row_steps_from of them to a multiprocessor on.
+inline constexpr int one_row_step_stages = 3;
+template <class F>
+inline constexpr int one_row_step_rows = F::dtype == DType::q2_k || F::dtype == DType::q3_k     ? 4
+                                         : F::dtype == DType::q6_k || F::dtype == DType::iq4_xs ? 2
+                                                                                                : 0;
+template <class F>
+inline constexpr int one_row_steps_from = one_row_step_rows<F> * one_row_least_warps;
+/// Regular rows: always where a warp takes as many of them, as unpacking Q3_K is what takes long, for which a lane wants registers; or, of
+/// twice as many, where whole ones are so long that there is no room for one_row_least_warps_of_two with two stages each. Without a second
+/// stage the warps of a block come to read all at once, then to compute all at once: Q6_K with 14336 elements to a row took 36 us for 94 MB
+/// on an H200, of which reading is 22.
+template <class F>
+inline constexpr bool one_row_always_in_steps = F::dtype == DType::q3_k;
+template <class F>
+inline constexpr bool one_row_long_in_steps = F::dtype == DType::q2_k || F::dtype == DType::q6_k;
 /// Formats that are unpacked by masks and shifts alone.
 template <class F>
 inline constexpr bool one_row_is_lean =
@@ -67,11 +77,13 @@ template <class F>
 TIERED_HD constexpr int one_row_registers(int n_rows) {
   return one_row_is_lean<F> && n_rows == 2 ? 40 : one_row_is_lean<F> || n_rows > 2 ? 80 : 64;
 }
-/// In slices, a lane has the pointers of rows to come as well; one row at a time is for small matrices.
+/// In slices and by steps, a lane has the pointers of rows to come as well; one row at a time is for small matrices.
+TIERED_HD constexpr int one_row_slices_registers(int n_rows) { return n_rows == 1 ? 72 : 64; }
 template <class F>
-TIERED_HD constexpr int one_row_slices_registers(int n_rows) {
-  return one_row_fours_in_slices<F> ? 96 : n_rows == 1 ? 72 : 64;
-}
+inline constexpr int one_row_step_registers = one_row_step_rows<F> == 4 ? 96 : 80;
+/// Warps of a block at most: a multiple of four, as many as a multiprocessor's 64 Ki registers are for.
+template <class F>
+inline constexpr int one_row_step_warps = 65536 / (one_row_step_registers<F> * 32) / 4 * 4;
 template <class F>
 inline constexpr int one_row_gate_up_registers = one_row_is_lean<F> ? 56 : 80;
 template <class F>

@@ -226,9 +226,10 @@ bool is_regular(std::int64_t n_elems, std::uintptr_t bits) {
 }
 
 /// Warps to a block that has `units` units: alike loads, as many as have room; 0 where so few have that a ring is better.
-inline int one_row_warps_for(std::int64_t units, std::int64_t rows_bytes, std::int64_t stage_bytes, CudaQueue const& queue) {
+inline int one_row_warps_for(std::int64_t units, std::int64_t rows_bytes, std::int64_t stage_bytes, CudaQueue const& queue,
+                             int most_warps = one_row_warps) {
   std::int64_t const room = (few_dynamic_bytes(shared_bytes_limit(queue.capability)) - rows_bytes) / stage_bytes;
-  std::int64_t const most = min_of(room, std::int64_t(one_row_warps));
+  std::int64_t const most = min_of(room, std::int64_t(most_warps));
   if (most < min_of(units, std::int64_t(one_row_least_warps))) return 0;
   std::int64_t const warps = ceil_div(units, ceil_div(units, most));
   return int(max_of(warps, min_of(most, std::int64_t(one_row_least_warps))));

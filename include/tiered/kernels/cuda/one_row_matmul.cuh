@@ -12,6 +12,7 @@
 #include "tiered/kernels/cuda/launch.cuh"
 #include "tiered/kernels/cuda/one_row.cuh"
 #include "tiered/kernels/cuda/one_row_slices.cuh"
+#include "tiered/kernels/cuda/one_row_steps.cuh"
 
 namespace tiered::cuda {
 namespace detail {
@@ -46,6 +47,14 @@ class OneRowJob {
     }
   }
 
+  __device__ __forceinline__ void find_any(int unit, unsigned char const* (&from)[n_rows]) const {
+    int const part = locate(unit);
+#pragma unroll
+    for (int r = 0; r < n_rows; ++r) {
+      FusedMatmulArgs::Part const& of = a_.parts[gate ? r / half : part];
+      from[r] = static_cast<unsigned char const*>(of.w) + std::int64_t(min(unit * half + r % half, of.rows - 1)) * row_bytes_;
+    }
+  }
   __device__ __forceinline__ unsigned low_bits(int unit, int r) const {
     int const part = locate(unit);
     auto const begin = unsigned(reinterpret_cast<std::uintptr_t>(a_.parts[gate ? r / half : part].w));
@@ -87,8 +96,20 @@ class OneRowJob {
   int row_bytes_;
 };
 
-template <class F, int n_rows, bool gate, bool slices>
-__global__ void TIERED_MOST_REGISTERS(slices ? one_row_slices_registers<F>(n_rows) : one_row_registers<F>(n_rows), one_row_threads)
+/// How rows of weights come.
+enum class OneRowWay : std::uint8_t { whole, slices, steps };
+
+template <class F, int n_rows, OneRowWay way, class Job>
+using OneRowProductsOf =
+    std::conditional_t<way == OneRowWay::whole, OneRowProducts<F, n_rows, Job>,
+                       std::conditional_t<way == OneRowWay::slices, OneRowSlices<F, n_rows, Job>, OneRowSteps<F, n_rows, Job>>>;
+template <class F, int n_rows, OneRowWay way>
+inline constexpr int one_row_registers_of = way == OneRowWay::whole    ? one_row_registers<F>(n_rows)
+                                            : way == OneRowWay::slices ? one_row_slices_registers(n_rows)
+                                                                       : one_row_step_registers<F>;
+
+template <class F, int n_rows, bool gate, OneRowWay way>
+__global__ void TIERED_MOST_REGISTERS((one_row_registers_of<F, n_rows, way>), one_row_threads)
     one_row_matmul_kernel(__grid_constant__ FusedMatmulArgs const a, __grid_constant__ OneRowShape const shape) {
   extern __shared__ uint4 few_shared[];
   __shared__ float squares[max_warps];
@@ -96,7 +117,7 @@ __global__ void TIERED_MOST_REGISTERS(slices ? one_row_slices_registers<F>(n_row
   let_next_start();
   using Job = OneRowJob<F, n_rows, gate>;
   Job const job(a);
-  std::conditional_t<slices, OneRowSlices<F, n_rows, Job>, OneRowProducts<F, n_rows, Job>> products(job, shape, shared);
+  OneRowProductsOf<F, n_rows, way, Job> products(job, shape, shared);
   products.start();
   OneRowReader<one_row_steps_ahead<F>> reader(a.norm ? a.norm_weight : nullptr, a.dim);
   wait_for_previous();
@@ -113,7 +134,7 @@ std::int64_t one_row_units(FusedMatmulArgs const& a) {
 
 template <class F, int n_rows, bool gate>
 OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
-  constexpr auto kernel = &one_row_matmul_kernel<F, n_rows, gate, false>;
+  constexpr auto kernel = &one_row_matmul_kernel<F, n_rows, gate, OneRowWay::whole>;
   std::int64_t const n_units = one_row_units<n_rows, gate>(a);
   if (n_units == 0) return {true, 0};
   std::int64_t const rows_bytes = few_rows_bytes<F>(a.dim, 1);
@@ -131,16 +152,46 @@ OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& qu
 
 template <class F, int n_rows, bool gate>
 OneRowLaunch launch_one_row_slices(FusedMatmulArgs const& a, CudaQueue const& queue) {
-  constexpr auto kernel = &one_row_matmul_kernel<F, n_rows, gate, true>;
+  constexpr auto kernel = &one_row_matmul_kernel<F, n_rows, gate, OneRowWay::slices>;
   std::int64_t const n_units = one_row_units<n_rows, gate>(a);
   if (n_units == 0) return {true, 0};
   std::int64_t const blocks = min_of(n_units, std::int64_t(queue.n_multiprocessors)), rows_bytes = few_rows_bytes<F>(a.dim, 1);
   OneRowCut const cut = one_row_slices_for<F>(ceil_div(n_units, blocks), n_rows, a.dim, queue);
   if (cut.n_warps == 0) return {false, 0};
   if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
-  OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, cut.stage_bytes, n_rows, one_row_slice_stages<F>);
-  std::size_t const shared = std::size_t(rows_bytes + cut.n_warps * one_row_slice_stages<F> * cut.stage_bytes);
+  OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, cut.stage_bytes, n_rows, one_row_slice_stages);
+  std::size_t const shared = std::size_t(rows_bytes + cut.n_warps * one_row_slice_stages * cut.stage_bytes);
   return {true, launch_kernel(kernel, dim3(unsigned(blocks)), dim3(unsigned(cut.n_warps) * 32), shared, queue, a, shape)};
+}
+
+/// F may be Shifted or AnyAddress.
+template <class F, bool gate>
+OneRowLaunch launch_one_row_steps(FusedMatmulArgs const& a, CudaQueue const& queue) {
+  constexpr int n_rows = one_row_step_rows<F>;
+  constexpr auto kernel = &one_row_matmul_kernel<F, n_rows, gate, OneRowWay::steps>;
+  constexpr std::int64_t stage_bytes = n_rows * one_row_step_part_bytes<F>, ring_bytes = one_row_step_stages * stage_bytes;
+  std::int64_t const n_units = one_row_units<n_rows, gate>(a);
+  if (n_units == 0) return {true, 0};
+  std::int64_t const blocks = min_of(n_units, std::int64_t(queue.n_multiprocessors)), rows_bytes = few_rows_bytes<F>(a.dim, 1);
+  constexpr int most = one_row_step_warps<F>;
+  int n_warps = one_row_warps_for(ceil_div(n_units, blocks), rows_bytes, ring_bytes, queue, most);
+  if (n_warps == 0) return {false, 0};
+  // Each of a multiprocessor's four schedulers as many: unpacking is most of the work.
+  std::int64_t const room = few_dynamic_bytes(shared_bytes_limit(queue.capability)) - rows_bytes;
+  int const more = round_up(n_warps, 4), fewer = n_warps / 4 * 4;
+  if (more * ring_bytes <= room) {
+    n_warps = more;
+  } else if (fewer > 0 && ceil_div(n_units, blocks) >= 4 * fewer) {
+    n_warps = fewer;
+  }
+  if (int const status = allow_few_shared<kernel>(queue); status != 0) return {true, status};
+  OneRowShape const shape = one_row_shape(n_units, blocks, rows_bytes, stage_bytes, n_rows, one_row_step_stages);
+  std::size_t const shared = std::size_t(rows_bytes + n_warps * ring_bytes);
+  return {true, launch_kernel(kernel, dim3(unsigned(blocks)), dim3(unsigned(n_warps) * 32), shared, queue, a, shape)};
+}
+template <class F>
+OneRowLaunch one_row_steps(FusedMatmulArgs const& a, CudaQueue const& queue) {
+  return a.then == FusedMatmulArgs::Then::gate ? launch_one_row_steps<F, true>(a, queue) : launch_one_row_steps<F, false>(a, queue);
 }
 
 template <class F>
@@ -161,53 +212,56 @@ int one_row_rows_at_a_time(std::int64_t n_all, std::int64_t dim, CudaQueue const
   return warps * 2 * (dim / F::block_elems * F::block_bytes) <= room ? 2 : 1;
 }
 
-/// Four rows of weights at a time.
-template <class F, bool gate>
-OneRowLaunch launch_one_row_fours(FusedMatmulArgs const& a, CudaQueue const& queue) {
-  if constexpr (one_row_fours_in_slices<F>) {
-    return launch_one_row_slices<F, 4, gate>(a, queue);
-  } else {
-    return launch_one_row_matmul<F, 4, gate>(a, queue);
-  }
+/// Whether regular rows that a warp takes n_rows of at a time had better come by steps.
+template <class F>
+bool one_row_prefers_steps(int n_rows, std::int64_t n_all, std::int64_t dim, CudaQueue const& queue) {
+  if (one_row_always_in_steps<F>) return n_rows == one_row_step_rows<F>;
+  if (ceil_div(n_all, std::int64_t(queue.n_multiprocessors)) < 2 * one_row_steps_from<F>) return false;
+  std::int64_t const room = few_dynamic_bytes(shared_bytes_limit(queue.capability)) - few_rows_bytes<F>(dim, 1);
+  return room / (2 * n_rows * (dim / F::block_elems * F::block_bytes)) < one_row_least_warps_of_two;
 }
 
 template <class F>
 OneRowLaunch one_row_blocks(FusedMatmulArgs const& a, std::int64_t n_all, CudaQueue const& queue) {
+  bool const gate = a.then == FusedMatmulArgs::Then::gate;
   int const n_rows = one_row_rows_at_a_time<F>(n_all, a.dim, queue);
   OneRowLaunch launch{false, 0};
-  if constexpr (one_row_takes_four<F>) {
-    if (n_rows == 4) {
-      launch = a.then == FusedMatmulArgs::Then::gate ? launch_one_row_fours<F, true>(a, queue) : launch_one_row_fours<F, false>(a, queue);
-    }
+  if constexpr (one_row_always_in_steps<F> || one_row_long_in_steps<F>) {
+    if (one_row_prefers_steps<F>(n_rows, n_all, a.dim, queue)) launch = one_row_steps<F>(a, queue);
   }
   if (launch.done) return launch;
-  if (a.then == FusedMatmulArgs::Then::gate) return launch_one_row_matmul<F, 2, true>(a, queue);
+  if constexpr (one_row_takes_four<F> && !one_row_always_in_steps<F>) {
+    if (n_rows == 4) launch = gate ? launch_one_row_matmul<F, 4, true>(a, queue) : launch_one_row_matmul<F, 4, false>(a, queue);
+  }
+  if (launch.done) return launch;
+  if (gate) return launch_one_row_matmul<F, 2, true>(a, queue);
   if (n_rows >= 2) launch = launch_one_row_matmul<F, 2, false>(a, queue);
   return launch.done ? launch : launch_one_row_matmul<F, 1, false>(a, queue);
 }
 
-/// Rows of weights that begin anywhere: many of them, of formats that come in slices.
+/// Many rows of weights that begin anywhere, of formats that come by steps. `bits`: of where they begin, and from row to row.
 template <class F>
-OneRowLaunch one_row_any_address(FusedMatmulArgs const& a, std::int64_t n_all, CudaQueue const& queue) {
-  if constexpr (one_row_fours_in_slices<F>) {
-    std::int64_t const per_block = ceil_div(n_all, std::int64_t(queue.n_multiprocessors));
-    if (per_block < one_row_from_four) return {false, 0};
-    return a.then == FusedMatmulArgs::Then::gate ? launch_one_row_slices<AnyAddress<F>, 4, true>(a, queue)
-                                                 : launch_one_row_slices<AnyAddress<F>, 4, false>(a, queue);
-  } else {
-    return {false, 0};
+OneRowLaunch one_row_any_address(FusedMatmulArgs const& a, std::int64_t n_all, std::uintptr_t bits, CudaQueue const& queue) {
+  if constexpr (one_row_step_rows<F> != 0) {
+    if (ceil_div(n_all, std::int64_t(queue.n_multiprocessors)) < one_row_steps_from<F>) return {false, 0};
+    constexpr bool in_words = F::block_bytes % 4 == 0;  // every block, of eight bytes where F's product reads so much at a time
+    if constexpr (in_words || one_row_always_in_steps<F>) {
+      if (bits % (in_words && F::block_bytes % 8 == 0 ? 8 : 4) == 0) return one_row_steps<Shifted<F>>(a, queue);
+    }
+    if constexpr (!in_words) return one_row_steps<AnyAddress<F>>(a, queue);
   }
+  return {false, 0};
 }
 
 /// `done` false: weights are irregular, or rows so long that there is no room for stages.
 template <class F>
 OneRowLaunch one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& queue) {
   std::uintptr_t const rows = reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.norm_weight);
-  std::uintptr_t bits = rows;
+  std::uintptr_t bits = std::uintptr_t(a.dim / F::block_elems * F::block_bytes);
   std::int64_t n_all = 0;
   for (int i = 0; i < a.n_parts; ++i) bits |= reinterpret_cast<std::uintptr_t>(a.parts[i].w), n_all += a.parts[i].rows;
   if (a.n_tokens != 1) return {false, 0};
-  if (!is_regular<F>(a.dim, bits)) return rows % 16 == 0 ? one_row_any_address<F>(a, n_all, queue) : OneRowLaunch{false, 0};
+  if (!is_regular<F>(a.dim, bits | rows)) return rows % 16 == 0 ? one_row_any_address<F>(a, n_all, bits, queue) : OneRowLaunch{false, 0};
   if constexpr (F::block_elems == 1) {
     return one_row_floats<F>(a, n_all, queue);
   } else {

@@ -15,13 +15,20 @@
 namespace tiered::cuda {
 namespace detail {
 
-/// F where rows of weights, of blocks at even addresses, begin anywhere and not at multiples of 16.
+/// F where rows of weights begin at multiples of a word, but not of 16; rows of blocks that end in the middle of one have an even number.
+template <class F>
+struct Shifted : F {};
+/// F where rows of weights begin at any even address.
 template <class F>
 struct AnyAddress : F {};
 template <class F>
 inline constexpr bool is_any_address = false;
 template <class F>
 inline constexpr bool is_any_address<AnyAddress<F>> = true;
+template <class F>
+inline constexpr bool is_shifted = is_any_address<F>;
+template <class F>
+inline constexpr bool is_shifted<Shifted<F>> = true;
 
 /// How the 32 bytes of a chunk of activations lie.
 enum class ChunkOrder : std::uint8_t {

@@ -235,6 +235,13 @@ class HalvesProduct {
   int below_;
 };
 
+/// Where rows begin at multiples of a word, blocks lie as where they do at multiples of 16.
+template <class F>
+class PairProduct<Shifted<F>> : public PairProduct<F> {
+ public:
+  using PairProduct<F>::PairProduct;
+};
+
 template <>
 class PairProduct<Q3_K> : public HalvesProduct {
  public:
@@ -295,21 +302,18 @@ class PairProduct<AnyAddress<Q3_K>> : public HalvesProduct {
   unsigned first_, last_;
 };
 
-template <>
-class PairProduct<Q6_K> {
+/// Of Q6_K, chunks 4 * half + lane % 2 and the one behind the next.
+class SixBitsProduct {
  public:
-  /// Chunks 4 * half + lane % 2 and the one behind the next.
-  __device__ __forceinline__ explicit PairProduct(int lane)
-      : words_((lane & 4) != 0),
-        low_at_((lane & 2) * 32 + (lane & 1) * 32),
+  __device__ __forceinline__ explicit SixBitsProduct(int lane)
+      : low_at_((lane & 2) * 32 + (lane & 1) * 32),
         high_at_(128 + (lane & 2) * 16),
         shift_((lane & 1) * 2),
         scales_at_(192 + (lane & 2) * 4 + (lane & 1) * 2) {}
 
-  __device__ __forceinline__ float add(unsigned char const* block, PairInput const& x, float sum) const {
-    std::uint32_t q[8], high[8];
-    words_.load(block + low_at_, q);
-    words_.load(block + high_at_, high);
+ protected:
+  __device__ __forceinline__ float add_words(unsigned char const* block, std::uint32_t const (&q)[8], std::uint32_t const (&high)[8],
+                                             PairInput const& x, float sum) const {
     int dot[2][2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) dot[c][0] = __dp2a_lo(x.sums[c], 0xe0, 0), dot[c][1] = __dp2a_lo(x.sums[c], 0xe000, 0);
@@ -328,9 +332,46 @@ class PairProduct<Q6_K> {
     return fmaf(load_f16(block, 208), fmaf(x.scale[1], value[1], x.scale[0] * value[0]), sum);
   }
 
+  int low_at_, high_at_;
+
+ private:
+  int shift_, scales_at_;
+};
+
+template <>
+class PairProduct<Q6_K> : public SixBitsProduct {
+ public:
+  __device__ __forceinline__ explicit PairProduct(int lane) : SixBitsProduct(lane), words_((lane & 4) != 0) {}
+
+  __device__ __forceinline__ float add(unsigned char const* block, PairInput const& x, float sum) const {
+    std::uint32_t q[8], high[8];
+    words_.load(block + low_at_, q);
+    words_.load(block + high_at_, high);
+    return add_words(block, q, high, x, sum);
+  }
+
  private:
   TurnedWords words_;
-  int low_at_, high_at_, shift_, scales_at_;
+};
+
+template <>
+class PairProduct<AnyAddress<Q6_K>> : public SixBitsProduct {
+ public:
+  using SixBitsProduct::SixBitsProduct;
+
+  __device__ __forceinline__ float add(unsigned char const* block, PairInput const& x, float sum) const {
+    unsigned const odd = unsigned(reinterpret_cast<std::uintptr_t>(block)) & 2u, shift = odd * 8;
+    std::uint32_t low[9], high[9];
+    load_words_at(block - odd + low_at_, low);
+    load_words_at(block - odd + high_at_, high);
+    std::uint32_t q[8], upper[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      q[i] = __funnelshift_r(low[i], low[i + 1], shift);
+      upper[i] = __funnelshift_r(high[i], high[i + 1], shift);
+    }
+    return add_words(block, q, upper, x, sum);
+  }
 };
 
 template <>
