@@ -213,6 +213,7 @@ class VisionEncoder {
     }
     core_ = std::make_unique<detail::VisionCore>(std::move(parts));
     if constexpr (requires { machine.settle(); }) {
+      if constexpr (requires { machine.begin_loading(); }) machine.begin_loading();
       core_->prepare();
       machine.settle();
     }

@@ -18,7 +18,7 @@
 
 namespace tiered::detail {
 
-/// Rows of steps by which products (tiles of 32, 64, 96 and 128 rows, of each expert or of all; cuBLAS, which is asked for powers of two:
+/// Rows of steps by which products (tiles of 32, 64, 96 and 128 rows, of each expert or of all; cuBLAS, for which powers of two will do: see
 /// GemmPlans) and attention take other kernels, the most first.
 inline constexpr std::int32_t warm_up_rows[] = {2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1};
 /// Fewer where weights cross the link for each.

@@ -83,6 +83,9 @@ class CudaBackend {
   }
   std::optional<std::pair<double, double>> times(Ticket begin, Ticket end) { return state_->stream.lanes().times(begin, end); }
 
+  /// Whether everything is loaded: products take no other kernels of cuBLAS then, see GemmPlans::settle().
+  void settle(bool settled) { state_->gemm.settle(settled); }
+
   LaneSet::Lane lane() const { return state_->stream.lane(); }
   StreamLane& stream() { return state_->stream; }
   /// Of memory(), for the workspaces.

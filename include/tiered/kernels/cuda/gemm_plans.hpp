@@ -1,11 +1,14 @@
 /// Products of cuBLAS, and which of its kernels each takes. Toolkit headers only.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -24,9 +27,9 @@ struct GemmArgs {
   bool add = false;
 };
 
-/// One for each queue; not for several threads at once. The library chooses a kernel for a shape and for n up to the next power of two,
-/// and is not asked again: whoever ran the largest n of a step has loaded what the others of it take. A kernel that is loaded later takes
-/// VRAM that nobody has counted.
+/// One for each queue; not for several threads at once. The library is asked once for a shape which of its kernels is best for n rows: for
+/// n between two powers of two often another than for either, by up to 40 %. A kernel that is loaded within a step waits for the whole
+/// device, and takes VRAM that nobody has counted: once everything is loaded (settle), the best of those is taken that were chosen before.
 class GemmPlans {
  public:
   /// `workspace`: VRAM that products may overwrite, aligned to 256; borrowed.
@@ -39,26 +42,42 @@ class GemmPlans {
 
   /// Whether there is a library at all.
   cublasStatus_t status() const { return status_; }
+  /// Whether products take kernels of earlier ones from now on, as far as these will do. Whoever loads has made the products of a power of
+  /// two for every number of rows up to it.
+  void settle(bool settled) { settled_ = settled; }
+  /// Kernels that were chosen for their own sake.
+  std::size_t n_kernels() const { return loaded_.size(); }
 
   /// Enqueues a product.
   cublasStatus_t run(GemmArgs const& a, cudaStream_t stream) {
     if (status_ != CUBLAS_STATUS_SUCCESS) return status_;
     Problem problem(a, a.n);
-    cublasLtMatmulAlgo_t const* algo = nullptr;
+    cublasLtMatmulAlgo_t algo;
     if (cublasStatus_t const status = find(a, algo); status != CUBLAS_STATUS_SUCCESS) return status;
     float const one = 1, kept = a.add ? 1.0f : 0.0f;
-    return cublasLtMatmul(handle_, problem.op(), &one, a.w, problem.w(), a.x, problem.x(), &kept, a.y, problem.y(), a.y, problem.y(), algo,
+    return cublasLtMatmul(handle_, problem.op(), &one, a.w, problem.w(), a.x, problem.x(), &kept, a.y, problem.y(), a.y, problem.y(), &algo,
                           workspace_, workspace_bytes_, stream);
   }
 
  private:
-  /// What a kernel depends on.
+  static constexpr int max_candidates = 8;
+  static constexpr std::size_t max_choices = 4096;  ///< that are kept; contexts have many lengths
+
+  /// What a choice depends on.
   struct Key {
     std::int64_t w_stride, x_stride, y_stride;
-    std::int32_t type, rows, step, dim, alignment;
+    std::int32_t type, rows, n, dim, alignment;
     bool add, bias;
     auto operator<=>(Key const&) const = default;
   };
+  /// Which of the library's kernels an algorithm is, as far as it says so.
+  struct KernelId {
+    std::int32_t type, alignment;
+    bool add, bias, splits;
+    std::uint32_t id, tile, stages, reduction, option, inner_shape, cluster;
+    auto operator<=>(KernelId const&) const = default;
+  };
+
   /// As the library, whose matrices have columns, sees it.
   class Problem {
    public:
@@ -91,47 +110,95 @@ class GemmPlans {
     return bits % 256 == 0 ? 256 : bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : 2;
   }
 
-  cublasStatus_t find(GemmArgs const& a, cublasLtMatmulAlgo_t const*& algo) {
-    std::int32_t const step = std::int32_t(std::bit_ceil(std::uint32_t(a.n)));
-    Key const key{a.w_stride, a.x_stride, a.y_stride, std::int32_t(a.type), a.rows, step, a.dim, alignment_of(a), a.add, a.bias != nullptr};
-    auto it = algos_.find(key);
-    if (it == algos_.end()) {
-      cublasLtMatmulAlgo_t chosen{};
-      if (cublasStatus_t const status = choose(a, key, chosen); status != CUBLAS_STATUS_SUCCESS) return status;
-      it = algos_.emplace(key, chosen).first;
+  static Key key_of(GemmArgs const& a, std::int32_t n) {
+    return {a.w_stride, a.x_stride, a.y_stride, std::int32_t(a.type), a.rows, n, a.dim, alignment_of(a), a.add, a.bias != nullptr};
+  }
+  static KernelId kernel_of(Key const& key, cublasLtMatmulAlgo_t const& algo) {
+    auto const number = [&](cublasLtMatmulAlgoConfigAttributes_t what, std::size_t bytes) {
+      std::uint32_t value = 0;  // little-endian
+      std::size_t written = 0;
+      static_cast<void>(cublasLtMatmulAlgoConfigGetAttribute(&algo, what, &value, bytes, &written));
+      return value;
+    };
+    return {key.type,
+            key.alignment,
+            key.add,
+            key.bias,
+            number(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4) > 1,
+            number(CUBLASLT_ALGO_CONFIG_ID, 4),
+            number(CUBLASLT_ALGO_CONFIG_TILE_ID, 4),
+            number(CUBLASLT_ALGO_CONFIG_STAGES_ID, 4),
+            number(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4),
+            number(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4),
+            number(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2),
+            number(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2)};
+  }
+
+  /// For the next multiple of 64 rows, of few rows of 32: neighbours have as many tiles.
+  cublasStatus_t find(GemmArgs const& a, cublasLtMatmulAlgo_t& algo) {
+    std::int32_t const step = a.n > 512 ? 64 : 32;
+    Key const key = key_of(a, (a.n + step - 1) / step * step);
+    auto& choices = choices_[settled_];
+    if (auto const it = choices.find(key); it != choices.end()) {
+      algo = it->second;
+      return CUBLAS_STATUS_SUCCESS;
     }
-    algo = &it->second;
+    if (cublasStatus_t const status = choose(a, key, algo); status != CUBLAS_STATUS_SUCCESS) return status;
+    if (settled_ && choices.size() >= max_choices) choices.clear();
+    choices.emplace(key, algo);
     return CUBLAS_STATUS_SUCCESS;
   }
 
-  cublasStatus_t choose(GemmArgs const& a, Key const& key, cublasLtMatmulAlgo_t& chosen) {
-    Problem problem(a, key.step);
+  cublasStatus_t choose(GemmArgs const& a, Key const& key, cublasLtMatmulAlgo_t& algo) {
+    std::array<cublasLtMatmulHeuristicResult_t, max_candidates> found;
+    int n_found = 0;
+    if (cublasStatus_t const status = candidates(a, key, found, n_found); status != CUBLAS_STATUS_SUCCESS) return status;
+    for (int i = 0; i < n_found && settled_; ++i) {
+      algo = found[std::size_t(i)].algo;
+      if (loaded_.contains(kernel_of(key, algo))) return CUBLAS_STATUS_SUCCESS;
+    }
+    if (settled_) {  // that of the power of two does for all below it
+      Key const whole = key_of(a, std::int32_t(std::bit_ceil(std::uint32_t(a.n))));
+      if (auto const it = choices_[false].find(whole); it != choices_[false].end()) {
+        algo = it->second;
+        return CUBLAS_STATUS_SUCCESS;
+      }
+    }
+    algo = found.front().algo;
+    loaded_.insert(kernel_of(key, algo));
+    return CUBLAS_STATUS_SUCCESS;
+  }
+
+  /// The best first; one at least.
+  cublasStatus_t candidates(GemmArgs const& a, Key const& key, std::array<cublasLtMatmulHeuristicResult_t, max_candidates>& found,
+                            int& n_found) {
+    Problem problem(a, key.n);
     cublasLtMatmulPreferenceOpaque_t limits{};
     cublasLtMatmulPreferenceInit(&limits);
-    std::uint32_t const alignment = std::uint32_t(key.alignment);
     auto const set = [&](cublasLtMatmulPreferenceAttributes_t what, auto const& value) {
       cublasLtMatmulPreferenceSetAttribute(&limits, what, &value, sizeof value);
     };
+    std::uint32_t const alignment = std::uint32_t(key.alignment);
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t(workspace_bytes_));
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
-    cublasLtMatmulHeuristicResult_t best{};
-    int n_found = 0;
     cublasStatus_t const status = cublasLtMatmulAlgoGetHeuristic(handle_, problem.op(), problem.w(), problem.x(), problem.y(), problem.y(),
-                                                                 &limits, 1, &best, &n_found);
+                                                                 &limits, max_candidates, found.data(), &n_found);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    if (n_found == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-    chosen = best.algo;
-    return best.state;
+    n_found = int(std::find_if(found.begin(), found.begin() + n_found, [](auto const& f) { return f.state != CUBLAS_STATUS_SUCCESS; }) -
+                  found.begin());
+    return n_found > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
   }
 
   std::byte* workspace_;
   std::size_t workspace_bytes_;
   cublasLtHandle_t handle_ = nullptr;
   cublasStatus_t status_;
-  std::map<Key, cublasLtMatmulAlgo_t> algos_;
+  bool settled_ = false;
+  std::map<Key, cublasLtMatmulAlgo_t> choices_[2];  // before, and since it has settled
+  std::set<KernelId> loaded_;
 };
 
 }  // namespace tiered
