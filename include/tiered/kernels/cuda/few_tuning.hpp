@@ -57,7 +57,7 @@ inline constexpr int one_row_step_rows = F::dtype == DType::q2_k || F::dtype == 
                                          : F::dtype == DType::q6_k || F::dtype == DType::iq4_xs ? 2
                                                                                                 : 0;
 template <class F>
-inline constexpr int one_row_steps_from = one_row_step_rows<F> * one_row_least_warps;
+inline constexpr int one_row_steps_from = (one_row_step_rows<F> * one_row_least_warps);
 /// Regular rows: always where a warp takes as many of them, as unpacking Q3_K is what takes long, for which a lane wants registers; or, of
 /// twice as many, where whole ones are so long that there is no room for one_row_least_warps_of_two with two stages each. Without a second
 /// stage the warps of a block come to read all at once, then to compute all at once: Q6_K with 14336 elements to a row took 36 us for 94 MB

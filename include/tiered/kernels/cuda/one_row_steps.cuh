@@ -18,15 +18,15 @@ namespace detail {
 /// Bytes of a row that a warp takes in one step, a multiple of 16.
 template <class F>
 inline constexpr int one_row_step_bytes = FewChunk<F>::bytes(32 * OneRowPiece<F>::chunks);
-/// Lanes with every second block take a unit's third row first, then the fourth, the first and the second. Words of Q3_K, which eight blocks
-/// of 110 bytes have 16 bytes apart, would be in the same banks twice; eight words further in every part of a stage, most are not: 76
-/// accesses of 32 banks in a step instead of 112.
+/// Lanes with every second block take a unit's third row first, then the fourth, the first and the second. Of a row of Q3_K, whose blocks
+/// are 27.5 words long, lanes with every second block read from the same banks as the others: all loads take two accesses, 112 in a step of
+/// four rows. From two rows whose parts of a stage begin 16 words apart modulo 32, most take one: 76 in all.
 template <class F>
 inline constexpr bool one_row_takes_turns = F::dtype == DType::q3_k;
 /// Bytes of a row's part of a stage, with those around them where rows begin anywhere.
 template <class F>
-inline constexpr int one_row_step_part_bytes =
-    one_row_takes_turns<F> ? round_up(one_row_step_bytes<F> + 16 - 32, 128) + 32 : one_row_step_bytes<F> + (is_shifted<F> ? 16 : 0);
+inline constexpr int one_row_step_part_bytes = one_row_takes_turns<F> ? round_up(one_row_step_bytes<F> + 16 - 32, 128) + 32
+                                                                      : one_row_step_bytes<F> + (is_shifted<F> ? 16 : 0);
 
 /// As OneRowProducts. Of a Job, instead of fetch():
 ///   job.row_bytes()           from row to row
@@ -151,8 +151,7 @@ class OneRowSteps {
     }
     commit_copies();
   }
-  /// Of rows that begin anywhere, 16 bytes from a multiple of 16 on, but nothing behind a row; there is a block more where it is not the last
-  /// step.
+  /// Of rows that begin anywhere, from a multiple of 16 to one, but nothing behind a row: before its last step there is a block to come.
   static constexpr int fetched_bytes = step_bytes + (is_shifted<F> ? 16 : 0);
   template <bool last>
   __device__ __forceinline__ void fetch_step(std::uint32_t to) const {
