@@ -172,7 +172,8 @@ TEST_CASE("a row's product with blocks of 256 has the same bits wherever the row
   Queue const queue{&few, gpu.queue().status_text};
   for (DType const type : {DType::q2_k, DType::q3_k, DType::q6_k, DType::iq4_xs}) {
     for (std::int32_t const dim : {2048, 14336}) {
-      FusedProblem p(type, {8, {150, 0, 0}, 1, Then::store, true, false}, fresh_seed(), dim);
+      // Not normed: how a norm's squares are added up is a matter of how many warps there are.
+      FusedProblem const p(type, {8, {150, 0, 0}, 1, Then::store, false, false}, fresh_seed(), dim);
       std::vector<float> const many = p.run(queue)[0];
       for (std::size_t const further : {8, 2}) {  // 2: only formats that come by steps from there
         if (further == 2 && type != DType::q3_k && type != DType::q6_k) continue;
@@ -185,7 +186,6 @@ TEST_CASE("a row's product with blocks of 256 has the same bits wherever the row
       for (std::int32_t const n_rows : {60, 9}) {  // two or one at a time
         FusedProblem fewer = p;
         fewer.c.rows[0] = n_rows;
-        fewer.stride[0] = p.stride[0];
         std::vector<float> y = fewer.run(queue)[0];
         y.resize(std::size_t(n_rows));
         INFO("TIERED_SEED=" << fresh_seed() << ": " << name(type) << ", " << n_rows << " rows of " << dim);
