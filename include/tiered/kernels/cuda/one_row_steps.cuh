@@ -20,13 +20,15 @@ template <class F>
 inline constexpr int one_row_step_bytes = FewChunk<F>::bytes(32 * OneRowPiece<F>::chunks);
 /// Lanes with every second block take a unit's third row first, then the fourth, the first and the second. Of a row of Q3_K, whose blocks
 /// are 27.5 words long, lanes with every second block read from the same banks as the others: all loads take two accesses, 112 in a step of
-/// four rows. From two rows whose parts of a stage begin 16 words apart modulo 32, most take one: 76 in all.
+/// four rows. From two rows whose parts of a stage begin 16 words apart modulo 32, most take one: 76 in all. Where rows begin anywhere,
+/// what suits those of 45 blocks: 71 to 76 instead of 104.
 template <class F>
 inline constexpr bool one_row_takes_turns = F::dtype == DType::q3_k;
 /// Bytes of a row's part of a stage, with those around them where rows begin anywhere.
 template <class F>
-inline constexpr int one_row_step_part_bytes = one_row_takes_turns<F> ? round_up(one_row_step_bytes<F> + 16 - 32, 128) + 32
-                                                                      : one_row_step_bytes<F> + (is_shifted<F> ? 16 : 0);
+inline constexpr int one_row_step_part_bytes = one_row_step_bytes<F> + (one_row_takes_turns<F> ? is_any_address<F> ? 32 : 48
+                                                                        : is_shifted<F>        ? 16
+                                                                                               : 0);
 
 /// As OneRowProducts. Of a Job, instead of fetch():
 ///   job.row_bytes()           from row to row
