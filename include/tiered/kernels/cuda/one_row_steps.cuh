@@ -106,8 +106,14 @@ class OneRowSteps {
   __device__ __forceinline__ void add_step(Product const& product, OneRow const& row, unsigned char const* stage,
                                            int const (&begins)[n_rows], int first, float (&sums)[n_rows]) const {
     auto const x = product.input(row, first + lane_, 0);
+    // Two begins of all rows, the rest known at compile time.
+    int const turn = one_row_takes_turns<F> && (lane_ & 4) != 0 ? n_rows / 2 * part_bytes : 0;
+    unsigned char const *const first_rows = stage + turn, *const last_rows = stage - turn;
 #pragma unroll
-    for (int r = 0; r < n_rows; ++r) sums[r] = product.add(stage + begins[r], lane_, 0, x, sums[r]);
+    for (int r = 0; r < n_rows; ++r) {
+      unsigned char const* const begin = is_shifted<F> ? stage + begins[r] : (r < n_rows / 2 ? first_rows : last_rows) + r * part_bytes;
+      sums[r] = product.add(begin, lane_, 0, x, sums[r]);
+    }
   }
   /// The last step of rows that have no more than half of one: lanes 16 and up take half of the rows over from the others, with their
   /// sums so far, and give them back, so that nothing is added up in another order.
