@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "cuda/gpu.hpp"
 #include "cuda/fresh_seed.hpp"
+#include "cuda/gpu.hpp"
 #include "tiered/kernels/cuda/gemm_plans.hpp"
 #include "tiered/kernels/format/half.hpp"
 #include "tiered/sim/split_mix.hpp"

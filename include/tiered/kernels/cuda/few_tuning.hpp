@@ -50,18 +50,17 @@ inline constexpr int one_row_least_warps_of_two = 14, one_row_least_rounds_of_tw
 inline constexpr int one_row_slice_stages = 4;
 inline constexpr int one_row_slices_from_two = 2 * one_row_least_warps;
 /// Rows by steps (one_row_steps.cuh): stages of a warp's ring, and rows of weights that a warp takes at a time; 0: a format does not come
-/// so. Where rows do not begin at multiples of 16, they do from one_row_steps_from of them to a multiprocessor on.
+/// so. They do from one_row_steps_from rows to a multiprocessor on, always where rows do not begin at multiples of 16.
 inline constexpr int one_row_step_stages = 3;
 template <class F>
 inline constexpr int one_row_step_rows = F::dtype == DType::q2_k || F::dtype == DType::q3_k     ? 4
                                          : F::dtype == DType::q6_k || F::dtype == DType::iq4_xs ? 2
                                                                                                 : 0;
 template <class F>
-inline constexpr int one_row_steps_from = one_row_step_rows<F> * one_row_least_warps;
-/// Regular rows: always where a warp takes as many of them, as unpacking Q3_K is what takes long, for which a lane wants registers; or, of
-/// twice as many, where whole ones are so long that there is no room for one_row_least_warps_of_two with two stages each. Without a second
-/// stage the warps of a block come to read all at once, then to compute all at once: Q6_K with 14336 elements to a row took 36 us for 94 MB
-/// on an H200, of which reading is 22.
+inline constexpr int one_row_steps_from = (one_row_step_rows<F> * 2 * one_row_least_warps);
+/// Regular rows: always, as unpacking Q3_K is what takes long, for which a lane wants registers; or where whole ones are so long that there
+/// is no room for one_row_least_warps_of_two with two stages each. Without a second stage the warps of a block come to read all at once,
+/// then to compute all at once: Q6_K with 14336 elements to a row took 36 us for 94 MB on an H200, of which reading is 22.
 template <class F>
 inline constexpr bool one_row_always_in_steps = F::dtype == DType::q3_k;
 template <class F>
@@ -80,7 +79,7 @@ TIERED_HD constexpr int one_row_registers(int n_rows) {
 /// In slices and by steps, a lane has the pointers of rows to come as well; one row at a time is for small matrices.
 TIERED_HD constexpr int one_row_slices_registers(int n_rows) { return n_rows == 1 ? 72 : 64; }
 template <class F>
-inline constexpr int one_row_step_registers = one_row_step_rows<F> == 4 ? 96 : 80;
+inline constexpr int one_row_step_registers = F::dtype == DType::iq4_xs ? 80 : 96;
 /// Warps of a block at most: a multiple of four, as many as a multiprocessor's 64 Ki registers are for.
 template <class F>
 inline constexpr int one_row_step_warps = 65536 / (one_row_step_registers<F> * 32) / 4 * 4;

@@ -106,6 +106,13 @@ __device__ __forceinline__ void fetch_run(std::uint32_t to, unsigned char const*
   for (int at = int(threadIdx.x) % 32 * 16; at < n_bytes; at += 32 * 16) copy_16(to + unsigned(at), from + at);
 }
 
+/// n_bytes from anywhere, which land as far behind a multiple of 16 as they lie behind one; nothing behind them is read.
+__device__ __forceinline__ void fetch_shifted_run(std::uint32_t to, unsigned char const* from, int n_bytes) {
+  int const offset = offset_of_16(from), end = offset + n_bytes;
+#pragma unroll 1
+  for (int at = int(threadIdx.x) % 32 * 16; at < end; at += 32 * 16) copy_16(to + unsigned(at), from - offset + at, min(end - at, 16));
+}
+
 /// Adds the products of the activations and of n_rows rows of weights: of pieces [first, end), `first` being where where(r) says that row r
 /// begins, and a multiple of 32.
 template <class F, int n_rows, class Where>
@@ -144,6 +151,7 @@ inline OneRowShape one_row_shape(std::int64_t n_units, std::int64_t blocks, std:
 
 /// Units of a block, one after another in each warp. A Job says where weights are and what becomes of sums:
 ///   job.fetch(unit, to)             copies a unit's rows of weights to the shared address
+///   job.begin_in_stage(unit, r)     where in the stage row r then begins: of shifted rows only, others follow each other
 ///   job.finish(unit, value, index)  a lane has the sum of row index = lane / (32 / n_rows); the whole warp calls
 template <class F, int n_rows, class Job>
 class OneRowProducts {
@@ -173,7 +181,14 @@ class OneRowProducts {
       __syncwarp();
       float sums[n_rows] = {};
       unsigned char* const stage = ring_ + at;
-      add_pieces<F>([&](int r) { return stage + r * row_bytes_; }, row, 0, row.n_pieces, sums);
+      if constexpr (is_shifted<F>) {
+        int begins[n_rows];
+#pragma unroll
+        for (int r = 0; r < n_rows; ++r) begins[r] = job_.begin_in_stage(unit_, r);
+        add_pieces<F>([&](int r) { return stage + begins[r]; }, row, 0, row.n_pieces, sums);
+      } else {
+        add_pieces<F>([&](int r) { return stage + r * row_bytes_; }, row, 0, row.n_pieces, sums);
+      }
       int const done = unit_;
       unit_ += int(blockDim.x) / 32;
       __syncwarp();

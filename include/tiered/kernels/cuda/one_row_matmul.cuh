@@ -17,6 +17,12 @@
 namespace tiered::cuda {
 namespace detail {
 
+/// Bytes of a stage that n_rows neighbouring rows take, in all.
+template <class F>
+TIERED_HD constexpr std::int64_t one_row_run_bytes(std::int64_t n_rows, std::int64_t row_bytes) {
+  return is_shifted<F> ? round_up(n_rows * row_bytes + 15, std::int64_t(16)) : n_rows * row_bytes;
+}
+
 /// A unit: n_rows rows of one part, those there are; or, where `gate`, half as many of gate and the same ones of up.
 template <class F, int n_rows, bool gate>
 class OneRowJob {
@@ -30,10 +36,11 @@ class OneRowJob {
     int const part = locate(unit);
     std::int64_t const first = std::int64_t(unit) * half;
     int const n_bytes = int(min_of(std::int64_t(half), a_.parts[part].rows - first)) * row_bytes_;
-    fetch_run(to, static_cast<unsigned char const*>(a_.parts[part].w) + first * row_bytes_, n_bytes);
-    if constexpr (gate) {
-      fetch_run(to + unsigned(half * row_bytes_), static_cast<unsigned char const*>(a_.parts[1].w) + first * row_bytes_, n_bytes);
-    }
+    fetch_rows(to, static_cast<unsigned char const*>(a_.parts[part].w) + first * row_bytes_, n_bytes);
+    if constexpr (gate) fetch_rows(to + run_bytes(), static_cast<unsigned char const*>(a_.parts[1].w) + first * row_bytes_, n_bytes);
+  }
+  __device__ __forceinline__ int begin_in_stage(int unit, int r) const {
+    return r / half * int(run_bytes()) + int(low_bits(unit, r / half * half)) + r % half * row_bytes_;
   }
 
   __device__ __forceinline__ int row_bytes() const { return row_bytes_; }
@@ -77,6 +84,14 @@ class OneRowJob {
   }
 
  private:
+  __device__ __forceinline__ unsigned run_bytes() const { return unsigned(one_row_run_bytes<F>(half, row_bytes_)); }
+  __device__ static __forceinline__ void fetch_rows(std::uint32_t to, unsigned char const* from, int n_bytes) {
+    if constexpr (is_shifted<F>) {
+      fetch_shifted_run(to, from, n_bytes);
+    } else {
+      fetch_run(to, from, n_bytes);
+    }
+  }
   /// A unit's part; then `unit` counts from the part's first.
   __device__ __forceinline__ int locate(int& unit) const {
     int part = 0;
@@ -138,7 +153,8 @@ OneRowLaunch launch_one_row_matmul(FusedMatmulArgs const& a, CudaQueue const& qu
   std::int64_t const n_units = one_row_units<n_rows, gate>(a);
   if (n_units == 0) return {true, 0};
   std::int64_t const rows_bytes = few_rows_bytes<F>(a.dim, 1);
-  std::int64_t const stage_bytes = std::int64_t(a.dim) / F::block_elems * F::block_bytes * n_rows;
+  constexpr int n_runs = gate ? 2 : 1;
+  std::int64_t const stage_bytes = n_runs * one_row_run_bytes<F>(n_rows / n_runs, std::int64_t(a.dim) / F::block_elems * F::block_bytes);
   std::int64_t const blocks = min_of(n_units, std::int64_t(queue.n_multiprocessors));
   std::int64_t const per_block = ceil_div(n_units, blocks);
   int const n_stages = one_row_stages_for(per_block, rows_bytes, stage_bytes, queue);
@@ -216,9 +232,18 @@ int one_row_rows_at_a_time(std::int64_t n_all, std::int64_t dim, CudaQueue const
 template <class F>
 bool one_row_prefers_steps(int n_rows, std::int64_t n_all, std::int64_t dim, CudaQueue const& queue) {
   if (one_row_always_in_steps<F>) return n_rows == one_row_step_rows<F>;
-  if (ceil_div(n_all, std::int64_t(queue.n_multiprocessors)) < 2 * one_row_steps_from<F>) return false;
+  if (ceil_div(n_all, std::int64_t(queue.n_multiprocessors)) < one_row_steps_from<F>) return false;
   std::int64_t const room = few_dynamic_bytes(shared_bytes_limit(queue.capability)) - few_rows_bytes<F>(dim, 1);
   return room / (2 * n_rows * (dim / F::block_elems * F::block_bytes)) < one_row_least_warps_of_two;
+}
+
+/// One or two whole rows of weights at a time. F may be Shifted or AnyAddress.
+template <class F>
+OneRowLaunch one_row_whole(FusedMatmulArgs const& a, int n_rows, CudaQueue const& queue) {
+  if (a.then == FusedMatmulArgs::Then::gate) return launch_one_row_matmul<F, 2, true>(a, queue);
+  OneRowLaunch launch{false, 0};
+  if (n_rows >= 2) launch = launch_one_row_matmul<F, 2, false>(a, queue);
+  return launch.done ? launch : launch_one_row_matmul<F, 1, false>(a, queue);
 }
 
 template <class F>
@@ -233,24 +258,28 @@ OneRowLaunch one_row_blocks(FusedMatmulArgs const& a, std::int64_t n_all, CudaQu
   if constexpr (one_row_takes_four<F> && !one_row_always_in_steps<F>) {
     if (n_rows == 4) launch = gate ? launch_one_row_matmul<F, 4, true>(a, queue) : launch_one_row_matmul<F, 4, false>(a, queue);
   }
-  if (launch.done) return launch;
-  if (gate) return launch_one_row_matmul<F, 2, true>(a, queue);
-  if (n_rows >= 2) launch = launch_one_row_matmul<F, 2, false>(a, queue);
-  return launch.done ? launch : launch_one_row_matmul<F, 1, false>(a, queue);
+  return launch.done ? launch : one_row_whole<F>(a, n_rows, queue);
 }
 
-/// Many rows of weights that begin anywhere, of formats that come by steps. `bits`: of where they begin, and from row to row.
+/// Rows of weights that begin anywhere, of formats that come by steps if there are many. `bits`: of where they begin, and from row to row.
 template <class F>
 OneRowLaunch one_row_any_address(FusedMatmulArgs const& a, std::int64_t n_all, std::uintptr_t bits, CudaQueue const& queue) {
   if constexpr (one_row_step_rows<F> != 0) {
-    if (ceil_div(n_all, std::int64_t(queue.n_multiprocessors)) < one_row_steps_from<F>) return {false, 0};
     constexpr bool in_words = F::block_bytes % 4 == 0;  // every block, of eight bytes where F's product reads so much at a time
-    if constexpr (in_words || one_row_always_in_steps<F>) {
-      if (bits % (in_words && F::block_bytes % 8 == 0 ? 8 : 4) == 0) return one_row_steps<Shifted<F>>(a, queue);
+    bool const begin_so = bits % (in_words && F::block_bytes % 8 == 0 ? 8 : 4) == 0;
+    if (in_words && !begin_so) return {false, 0};
+    using Any = std::conditional_t<in_words, Shifted<F>, AnyAddress<F>>;
+    OneRowLaunch launch{false, 0};
+    if (ceil_div(n_all, std::int64_t(queue.n_multiprocessors)) >= one_row_steps_from<F>) {
+      if constexpr (one_row_always_in_steps<F>) {
+        if (begin_so) launch = one_row_steps<Shifted<F>>(a, queue);
+      }
+      if (!launch.done) launch = one_row_steps<Any>(a, queue);
     }
-    if constexpr (!in_words) return one_row_steps<AnyAddress<F>>(a, queue);
+    return launch.done ? launch : one_row_whole<Any>(a, one_row_rows_at_a_time<F>(n_all, a.dim, queue), queue);
+  } else {
+    return {false, 0};
   }
-  return {false, 0};
 }
 
 /// `done` false: weights are irregular, or rows so long that there is no room for stages.

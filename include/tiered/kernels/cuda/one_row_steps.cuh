@@ -18,15 +18,17 @@ namespace detail {
 /// Bytes of a row that a warp takes in one step, a multiple of 16.
 template <class F>
 inline constexpr int one_row_step_bytes = FewChunk<F>::bytes(32 * OneRowPiece<F>::chunks);
-/// Lanes with every second block take a unit's third row first, then the fourth, the first and the second. Words of Q3_K, which eight blocks
-/// of 110 bytes have 16 bytes apart, would be in the same banks twice; eight words further in every part of a stage, most are not: 76
-/// accesses of 32 banks in a step instead of 112.
+/// Lanes with every second block take a unit's third row first, then the fourth, the first and the second. Of a row of Q3_K, whose blocks
+/// are 27.5 words long, lanes with every second block read from the same banks as the others: all loads take two accesses, 112 in a step of
+/// four rows. From two rows whose parts of a stage begin 16 words apart modulo 32, most take one: 76 in all. Where rows begin anywhere,
+/// what suits those of 45 blocks: 71 to 76 instead of 104.
 template <class F>
 inline constexpr bool one_row_takes_turns = F::dtype == DType::q3_k;
 /// Bytes of a row's part of a stage, with those around them where rows begin anywhere.
 template <class F>
-inline constexpr int one_row_step_part_bytes =
-    one_row_takes_turns<F> ? round_up(one_row_step_bytes<F> + 16 - 32, 128) + 32 : one_row_step_bytes<F> + (is_shifted<F> ? 16 : 0);
+inline constexpr int one_row_step_part_bytes = one_row_step_bytes<F> + (one_row_takes_turns<F> ? is_any_address<F> ? 32 : 48
+                                                                        : is_shifted<F>        ? 16
+                                                                                               : 0);
 
 /// As OneRowProducts. Of a Job, instead of fetch():
 ///   job.row_bytes()           from row to row
@@ -104,8 +106,14 @@ class OneRowSteps {
   __device__ __forceinline__ void add_step(Product const& product, OneRow const& row, unsigned char const* stage,
                                            int const (&begins)[n_rows], int first, float (&sums)[n_rows]) const {
     auto const x = product.input(row, first + lane_, 0);
+    // Two begins of all rows, the rest known at compile time.
+    int const turn = one_row_takes_turns<F> && (lane_ & 4) != 0 ? n_rows / 2 * part_bytes : 0;
+    unsigned char const *const first_rows = stage + turn, *const last_rows = stage - turn;
 #pragma unroll
-    for (int r = 0; r < n_rows; ++r) sums[r] = product.add(stage + begins[r], lane_, 0, x, sums[r]);
+    for (int r = 0; r < n_rows; ++r) {
+      unsigned char const* const begin = is_shifted<F> ? stage + begins[r] : (r < n_rows / 2 ? first_rows : last_rows) + r * part_bytes;
+      sums[r] = product.add(begin, lane_, 0, x, sums[r]);
+    }
   }
   /// The last step of rows that have no more than half of one: lanes 16 and up take half of the rows over from the others, with their
   /// sums so far, and give them back, so that nothing is added up in another order.
@@ -151,8 +159,7 @@ class OneRowSteps {
     }
     commit_copies();
   }
-  /// Of rows that begin anywhere, 16 bytes from a multiple of 16 on, but nothing behind a row; there is a block more where it is not the last
-  /// step.
+  /// Of rows that begin anywhere, from a multiple of 16 to one, but nothing behind a row: before its last step there is a block to come.
   static constexpr int fetched_bytes = step_bytes + (is_shifted<F> ? 16 : 0);
   template <bool last>
   __device__ __forceinline__ void fetch_step(std::uint32_t to) const {
