@@ -95,8 +95,7 @@ class EncoderLayer {
   }
   Op convert_normed(float const* from) {
     ConvertNormedArgs const a{{from, vector_.data(), nullptr, n_rows, dim, 1e-6f}, converted_.data()};
-    return {"convert_normed 1280", 6.0 * rows * dim, 0,
-            [this, a](int) { d_.launch(k_.convert_normed[activation_form(form)], a); }};
+    return {"convert_normed 1280", 6.0 * rows * dim, 0, [this, a](int) { d_.launch(k_.convert_normed[activation_form(form)], a); }};
   }
   Op convert_gated(float const* gate, float const* up) {
     ConvertGatedArgs const a{gate, up, converted_.data(), n_rows, hidden, Activation::silu};

@@ -13,6 +13,7 @@
 #include "tiered/core/error.hpp"
 #include "tiered/core/text.hpp"
 #include "tiered/kernels/backend.hpp"
+#include "tiered/kernels/cuda/gemm_plans.hpp"
 #include "tiered/kernels/cuda/queue.hpp"
 #include "tiered/kernels/cuda/table.hpp"
 #include "tiered/kernels/format/half.hpp"
@@ -68,7 +69,7 @@ class Device {
     if (cublasCreate(&cublas_) != CUBLAS_STATUS_SUCCESS) throw Error(Errc::device, "cuBLAS does not start");
     cublasSetStream(cublas_, queue_.stream);
     cublasSetWorkspace(cublas_, cublas_workspace_.data(), cublas_workspace_.size());
-    queue_.gemm = &gemm_;
+    queue_.gemm = gemm_by(gemm_);
     queue_.counters = reinterpret_cast<std::uint32_t*>(workspace_.data());
     check(cudaMemset(queue_.counters, 0, cuda_counter_bytes));
     queue_.workspace = workspace_.data() + cuda_counter_bytes;
@@ -140,8 +141,8 @@ class Device {
     Vram<float> c(values.size());
     float const one = 1, zero = 0;
     double const s = seconds(5, [&](int) {
-      cublasGemmEx(cublas_, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, a.data(), CUDA_R_16BF, n, b.data(), CUDA_R_16BF, n, &zero,
-                   c.data(), CUDA_R_32F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+      cublasGemmEx(cublas_, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, a.data(), CUDA_R_16BF, n, b.data(), CUDA_R_16BF, n, &zero, c.data(),
+                   CUDA_R_32F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     });
     return 2.0 * n * double(n) * n / s;
   }

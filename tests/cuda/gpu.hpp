@@ -12,6 +12,7 @@
 #include "catch.hpp"
 #include "numerics/cpu_cases.hpp"
 #include "tiered/kernels/backend.hpp"
+#include "tiered/kernels/cuda/gemm_plans.hpp"
 #include "tiered/kernels/cuda/queue.hpp"
 #include "tiered/kernels/cuda/status.hpp"
 #include "tiered/kernels/cuda/table.hpp"
@@ -67,7 +68,7 @@ class Gpu {
   Gpu() : workspace_(cuda_workspace_bytes), cublas_workspace_(std::size_t{32} << 20), counters_(std::vector<std::uint32_t>(cuda_counters)) {
     cuda_check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking));
     REQUIRE(gemm_.status() == CUBLAS_STATUS_SUCCESS);
-    queue_.gemm = &gemm_;
+    queue_.gemm = gemm_by(gemm_);
     queue_.workspace = workspace_.data();
     queue_.workspace_bytes = workspace_.size();
     queue_.counters = counters_.data();

@@ -111,7 +111,8 @@ TEST_CASE("plans in parts of an arena: no overlap, nothing outside, common shard
       most_bytes = std::max(most_bytes, p.vram_bytes);
       pointers.push_back(&p);
     }
-    std::size_t const gap = weight_alignment * random.below(9), first = most_bytes * random.below(101) / 100 / weight_alignment * weight_alignment;
+    std::size_t const gap = weight_alignment * random.below(9),
+                      first = most_bytes * random.below(101) / 100 / weight_alignment * weight_alignment;
     std::vector<VramRange> const one{{gap, gap + most_bytes}},
         two{{0, first}, {first + gap, most_bytes + gap + weight_alignment * random.below(20)}};
     REQUIRE(lay_out_in(one, pointers, shards).has_value());

@@ -118,6 +118,34 @@ TEST_CASE("vectors are the encoder's, plane by plane, each picture encoded once,
   }
 }
 
+TEST_CASE("vectors from any token on are the last ones of all", "[vision][media]") {
+  for (std::string const& model : tiered_test::vlm_models()) {
+    CountingEncoder encoder(model);
+    MediaReader const reader(encoder.config(), few_tokens());
+    std::vector<std::int32_t> const tokens = {5, 98, 6, 98, 9};
+    for (auto const& [first, second] : {std::pair(ImageSize{60, 44}, ImageSize{40, 80}), std::pair(ImageSize{40, 80}, ImageSize{60, 44})}) {
+      MediaPrompt const prompt = media_prompt(tokens, {reader.image(numbered_image(first, 1)), reader.image(numbered_image(second, 2))},
+                                              ids, mrope_config(encoder.config()));
+      EncodingCache cache;
+      MediaEmbeddings const all = media_vectors(encoder, cache, prompt, 0);
+      std::size_t const dim = std::size_t(encoder.config().output_dim), n_planes = std::size_t(encoder.config().n_deepstack()) + 1,
+                        n = all.size() / (n_planes * dim);
+      for (std::int32_t from = 0; from <= prompt.n_tokens(); ++from) {
+        INFO(model << ", from " << from);
+        std::size_t left = 0;
+        for (MediaSpan const& span : prompt.spans) left += std::size_t(std::max(span.end() - std::max(span.begin, from), 0));
+        MediaEmbeddings const rest = media_vectors(encoder, cache, prompt, from);
+        REQUIRE(rest.size() == n_planes * left * dim);
+        bool same = true;
+        for (std::size_t p = 0; p < n_planes; ++p)
+          same = same && std::equal(rest.begin() + std::ptrdiff_t(p * left * dim), rest.begin() + std::ptrdiff_t((p + 1) * left * dim),
+                                    all.begin() + std::ptrdiff_t((p * n + n - left) * dim));
+        CHECK(same);
+      }
+    }
+  }
+}
+
 TEST_CASE("a video's steps are encoded together, and kept apart", "[vision][media]") {
   for (std::string const& model : tiered_test::vlm_models()) {
     INFO(model);

@@ -59,7 +59,7 @@ namespace tiered {
 /// | `m.account_vision(bytes)`    | says so of a vision encoder's own room                                              |
 /// | `*m.bulk`                    | has this BulkCopy bring what stays in VRAM for good, while kernels are loaded       |
 /// | `m.settle()`                 | if there is one: runs and captures steps when it is made, and calls this afterwards |
-/// | `m.begin_loading()`          | if there is one: before whoever comes later does the same                           |
+/// | `m.begin_loading()`          | if there is one: keeps what it returns while others of the engine do the same later |
 /// | `m.add_times(times)`         | asks for what it did in the background                                              |
 /// Derive from a bundle and name the members that are yours.
 template <class P>

@@ -116,7 +116,7 @@ EnginePlans make_vision_plans(VisionModel const& model, VisionOptions const& opt
 /// Those that the file holds as they are used, where they lie in host memory.
 std::vector<std::span<std::byte const>> weights_of_file(VisionModel const& model, std::span<Weight const> weights);
 
-/// Patches [first, first + n) of all, one behind the other.
+/// Patches, counted through all, one behind the other.
 void write_patches(std::span<Patches const> all, std::span<std::int64_t const> patches, std::span<float> out, Team* team);
 
 /// Whether every plan runs on the device, with all weights there for good.
@@ -204,8 +204,8 @@ class VisionEncoder {
     auto& machine = engine.machine();
     if constexpr (requires { machine.host->team(); }) team_ = &machine.host->team();
     trace_ = &engine.trace();
-    detail::VisionCore::Parts parts{
-        std::move(model), {}, &engine.core(), {}, {}, host_tier(machine), maps_host(machine), nullptr, team_, traces};
+    detail::VisionCore::Parts parts{std::move(model),   {},      &engine.core(), {},    {}, host_tier(machine),
+                                    maps_host(machine), nullptr, team_,          traces};
     bring_weights(parts);
     plan(engine, options, parts);
     if constexpr (requires { machine.register_more(std::vector<std::span<std::byte const>>()); }) {
@@ -213,8 +213,12 @@ class VisionEncoder {
     }
     core_ = std::make_unique<detail::VisionCore>(std::move(parts));
     if constexpr (requires { machine.settle(); }) {
-      if constexpr (requires { machine.begin_loading(); }) machine.begin_loading();
-      core_->prepare();
+      if constexpr (requires { machine.begin_loading(); }) {
+        auto const loading = machine.begin_loading();
+        core_->prepare();
+      } else {
+        core_->prepare();
+      }
       machine.settle();
     }
   }

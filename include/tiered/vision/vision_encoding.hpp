@@ -1,11 +1,9 @@
 /// What a vision encoder makes of images.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,22 +19,20 @@ struct VisionEncoding {
 class MediaEmbeddings {
  public:
   MediaEmbeddings() = default;
-  MediaEmbeddings(std::vector<float> values) : own_(std::move(values)), values_(own_) {}
-  explicit MediaEmbeddings(std::shared_ptr<VisionEncoding const> of) : of_(std::move(of)), values_(of_->tokens) {}
+  MediaEmbeddings(std::vector<float> values) : own_(std::move(values)) {}
+  explicit MediaEmbeddings(std::shared_ptr<VisionEncoding const> of) : of_(std::move(of)) {}
 
-  MediaEmbeddings(MediaEmbeddings&&) = default;  // numbers stay where they are
-  MediaEmbeddings& operator=(MediaEmbeddings&&) = default;
-
-  std::size_t size() const { return values_.size(); }
-  bool empty() const { return values_.empty(); }
-  auto begin() const { return values_.begin(); }
-  auto end() const { return values_.end(); }
-  friend bool operator==(MediaEmbeddings const& a, MediaEmbeddings const& b) { return std::ranges::equal(a.values_, b.values_); }
+  std::size_t size() const { return values().size(); }
+  bool empty() const { return values().empty(); }
+  auto begin() const { return values().begin(); }
+  auto end() const { return values().end(); }
+  friend bool operator==(MediaEmbeddings const& a, MediaEmbeddings const& b) { return a.values() == b.values(); }
 
  private:
+  std::vector<float> const& values() const { return of_ != nullptr ? of_->tokens : own_; }
+
   std::vector<float> own_;
   std::shared_ptr<VisionEncoding const> of_;
-  std::span<float const> values_;  // of either
 };
 
 }  // namespace tiered

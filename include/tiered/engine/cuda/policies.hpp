@@ -132,8 +132,12 @@ struct CudaMachine {
   bool device_reads(std::span<std::byte const> bytes) {
     return reads_host() && sources != nullptr && sources->wait_until(bytes.data(), bytes.size());
   }
-  /// More is going to be loaded, until settle().
-  void begin_loading() { device->settle(false); }
+  /// More is going to be loaded, while what it returns lives.
+  [[nodiscard]] auto begin_loading() {
+    device->settle(false);
+    auto const end = [](CudaBackend* backend) { backend->settle(true); };
+    return std::unique_ptr<CudaBackend, decltype(end)>(device.get(), end);
+  }
   /// Everything is loaded: charges what the driver took for it.
   /// Errors  Errc::over_budget where that passes the budget, if the driver's figure is of this process alone.
   void settle() {

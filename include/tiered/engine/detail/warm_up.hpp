@@ -18,14 +18,14 @@
 
 namespace tiered::detail {
 
-/// Rows of steps by which products (tiles of 32, 64, 96 and 128 rows, of each expert or of all; cuBLAS, for which powers of two will do: see
-/// GemmPlans) and attention take other kernels, the most first.
+/// Rows of steps by which products (tiles of 32, 64, 96 and 128 rows, of each expert or of all; cuBLAS, for which powers of two will do:
+/// see GemmPlans) and attention take other kernels, the most first.
 inline constexpr std::int32_t warm_up_rows[] = {2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1};
 /// Fewer where weights cross the link for each.
 inline constexpr std::int32_t streamed_warm_up_rows[] = {2048, 1024, 512, 256, 128, 96, 64, 32, 16, 8, 4, 2, 1};
 
-/// Plans whose chunks have more rows than any of `widths` (descending), and rows to try them with, up to `most`: one number for each further
-/// power of two that rows are asked for by. To load a kernel within a step waits for the whole device.
+/// Plans whose chunks have more rows than any of `widths` (descending), and rows to try them with, up to `most`: one number for each
+/// further power of two that rows are asked for by. To load a kernel within a step waits for the whole device.
 inline std::vector<std::pair<std::size_t, std::int32_t>> large_chunks(std::span<PlanImage const> images,
                                                                       std::span<std::int32_t const> widths, std::int32_t most) {
   std::vector<std::pair<std::size_t, std::int32_t>> out;

@@ -55,8 +55,7 @@ constexpr ProductTable make_fine_products() {
   ProductTable products;
   for_each_format([&](auto format) {
     using F = decltype(format);
-    if constexpr (Kernels::template has_fine_product<F>)
-      products.kernels[std::uint32_t(F::dtype)] = Kernels::template fine_product<F>();
+    if constexpr (Kernels::template has_fine_product<F>) products.kernels[std::uint32_t(F::dtype)] = Kernels::template fine_product<F>();
   });
   return products;
 }

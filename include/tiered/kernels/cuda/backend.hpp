@@ -1,4 +1,4 @@
-/// A CUDA device as a device that computes. Link tiered::cuda_kernels and cuBLAS.
+/// A CUDA device as a device that computes. Link tiered::cuda_kernels and cuBLASLt.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,7 @@
 #include "tiered/core/text.hpp"
 #include "tiered/core/units.hpp"
 #include "tiered/kernels/backend.hpp"
+#include "tiered/kernels/cuda/gemm_plans.hpp"
 #include "tiered/kernels/cuda/queue.hpp"
 #include "tiered/kernels/cuda/status.hpp"
 #include "tiered/kernels/cuda/table.hpp"
@@ -83,8 +84,10 @@ class CudaBackend {
   }
   std::optional<std::pair<double, double>> times(Ticket begin, Ticket end) { return state_->stream.lanes().times(begin, end); }
 
-  /// Whether everything is loaded: products take no other kernels of cuBLAS then, see GemmPlans::settle().
+  /// Whether everything is loaded: products take kernels of cuBLAS that are loaded then, see GemmPlans::settle().
   void settle(bool settled) { state_->gemm.settle(settled); }
+  /// Since then, shapes of products for which nothing was.
+  std::size_t n_late_products() const { return state_->gemm.n_late(); }
 
   LaneSet::Lane lane() const { return state_->stream.lane(); }
   StreamLane& stream() { return state_->stream; }
@@ -150,7 +153,7 @@ class CudaBackend {
       device.use();
       cublas_check(gemm.status(), "cublasLtCreate");
       queue.stream = stream.stream();
-      queue.gemm = &gemm;
+      queue.gemm = gemm_by(gemm);
       queue.counters = reinterpret_cast<std::uint32_t*>(workspace.data());
       cuda_check(cudaMemsetAsync(queue.counters, 0, cuda_counter_bytes, queue.stream), "cudaMemsetAsync");
       queue.workspace = workspace.data() + cuda_counter_bytes;
@@ -159,7 +162,7 @@ class CudaBackend {
       queue.n_multiprocessors = device.n_multiprocessors;
       queue.capability = device.capability;
     }
-    /// Before cuBLAS goes, which waits for the whole device, and so for lanes that nobody else may run (LaneSet::seeded).
+    /// Before what lanes use goes, which may wait for the whole device, and so for lanes that nobody else may run (LaneSet::seeded).
     ~State() {
       stream.abandon_capture();
       stream.lanes().drain(stream.lane());

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 
-#include "tiered/kernels/cuda/gemm_plans.hpp"
 #include "tiered/kernels/cuda/gemm_tuning.hpp"
 #include "tiered/kernels/cuda/launch.cuh"
 #include "tiered/kernels/cuda/status.hpp"
@@ -83,8 +82,8 @@ __global__ void __launch_bounds__(256)
   if (valid) *reinterpret_cast<uint4*>(out + std::int64_t(row) * out_stride + k) = eight;
 }
 
-/// Before a product that is added, (v + bias) * scale; behind one, v * scale + bias. Less what the product adds of the bias by itself, which
-/// is `added` (0 or 1) times all of it.
+/// Before a product that is added, (v + bias) * scale; behind one, v * scale + bias. Less what the product adds of the bias by itself,
+/// which is `added` (0 or 1) times all of it.
 template <bool before>
 __device__ __forceinline__ float rescaled(float v, float bias, float scale, float added) {
   return before ? fmaf(v + bias, scale, -added * bias) : fmaf(v - added * bias, scale, bias);
@@ -126,8 +125,8 @@ struct Rescaling {
   bool in_product;  ///< which adds the bias
 };
 
-/// y[t, :] = factors[t] * y[t, :] + bias, or `before` y[t, :] = (y[t, :] + bias) / factors[t], as far as the product does not add it. A warp
-/// for each row, which leaves at once where there is nothing to do.
+/// y[t, :] = factors[t] * y[t, :] + bias, or `before` y[t, :] = (y[t, :] + bias) / factors[t], as far as the product does not add it. A
+/// warp for each row, which leaves at once where there is nothing to do.
 template <class F, bool before>
 __global__ void __launch_bounds__(256) rescale_rows_kernel(Rescaling const a) {
   wait_for_previous();
@@ -151,25 +150,25 @@ int rescale_rows(TileArgs const& a, float const* bias, bool in_product, CudaQueu
   return launch_kernel(&rescale_rows_kernel<F, before>, dim3(unsigned(ceil_div(a.n_rows, 8))), dim3(256), 0, queue, args);
 }
 
-/// y[t, first + r] = sum_k x[t, k] w[r, k] (+ bias[first + r]) for n rows of weights, both of halves, k contiguous, zeros in both from a.dim
-/// to the next multiple of 8; or += where a.add. Rows beyond a multiple of 8 by themselves where that is worth a launch.
-inline int cublas_product(cudaDataType_t type, void const* w, std::int64_t w_stride, TileArgs const& a, float const* bias,
-                          std::int32_t first, std::int32_t n, CudaQueue const& queue) {
-  if (queue.gemm == nullptr) return kernel_status(CUBLAS_STATUS_NOT_INITIALIZED);
-  GemmArgs g{type, w, a.x, bias != nullptr ? bias + first : nullptr, a.y + first};
+/// y[t, first + r] = sum_k x[t, k] w[r, k] (+ bias[first + r]) for n rows of weights, both of halves, k contiguous, zeros in both from
+/// a.dim to the next multiple of 8; or += where a.add. Rows beyond a multiple of 8 by themselves where that is worth a launch.
+inline int cublas_product(bool bf16, void const* w, std::int64_t w_stride, TileArgs const& a, float const* bias, std::int32_t first,
+                          std::int32_t n, CudaQueue const& queue) {
+  if (queue.gemm.run == nullptr) return kernel_status(CUBLAS_STATUS_NOT_INITIALIZED);
+  GemmArgs g{bf16, w, a.x, bias != nullptr ? bias + first : nullptr, a.y + first};
   g.w_stride = w_stride, g.x_stride = std::int64_t(act_row_elems(std::uint64_t(a.dim))), g.y_stride = a.y_stride;
   g.rows = n, g.n = a.n_rows, g.dim = round_up(a.dim, 8);
   g.add = a.add;
   std::int32_t const rest = n % 8;
   if (rest > 0 && std::int64_t(n) * a.n_rows * a.dim >= cublas_split_macs) {
     g.rows = n - rest;
-    if (cublasStatus_t const status = queue.gemm->run(g, queue.stream); status != CUBLAS_STATUS_SUCCESS) return kernel_status(status);
+    if (int const status = queue.gemm.run(queue.gemm.plans, g, queue.stream); status != 0) return status;
     g.w = static_cast<std::uint16_t const*>(w) + (n - rest) * w_stride;
     g.y += n - rest;
     if (bias != nullptr) g.bias += n - rest;
     g.rows = rest;
   }
-  return kernel_status(queue.gemm->run(g, queue.stream));
+  return queue.gemm.run(queue.gemm.plans, g, queue.stream);
 }
 
 /// Whether cuBLAS takes weights where they lie: its kernels for matrix units read 16 bytes at a time.
@@ -226,21 +225,21 @@ bool cublas_pays(TileArgs const& a, CudaQueue const& queue) {
 /// Enqueues a dense product through cuBLAS.
 template <class F>
 int launch_cublas(TileArgs const& a, CudaQueue const& queue) {
-  constexpr cudaDataType_t type = is_bf16_product<F> ? CUDA_R_16BF : CUDA_R_16F;
   bool const in_product = a.bias != nullptr && reinterpret_cast<std::uintptr_t>(a.bias) % 16 == 0;
   float const* const bias = in_product ? a.bias : nullptr;
   if (a.add) {
     if (int const status = detail::rescale_rows<F, true>(a, a.bias, in_product, queue); status != 0) return status;
   }
   if (detail::lie_aligned<F>(a)) {
-    if (int const status = detail::cublas_product(type, a.w, a.dim, a, bias, 0, a.rows, queue); status != 0) return status;
+    if (int const status = detail::cublas_product(is_bf16_product<F>, a.w, a.dim, a, bias, 0, a.rows, queue); status != 0) return status;
   } else {
     std::int32_t const step = detail::range_rows(a, queue);
     std::int64_t const stride = std::int64_t(act_row_elems(std::uint64_t(a.dim)));
     for (std::int32_t first = 0; first < a.rows; first += step) {
       std::int32_t const n = min_of(step, a.rows - first);
       if (int const status = detail::unpack_rows<F>(a, first, n, queue); status != 0) return status;
-      if (int const status = detail::cublas_product(type, queue.workspace, stride, a, bias, first, n, queue); status != 0) return status;
+      if (int const status = detail::cublas_product(is_bf16_product<F>, queue.workspace, stride, a, bias, first, n, queue); status != 0)
+        return status;
     }
   }
   return detail::rescale_rows<F, false>(a, a.add ? nullptr : a.bias, in_product && !a.add, queue);

@@ -50,7 +50,8 @@ inline constexpr int one_row_least_warps_of_two = 14, one_row_least_rounds_of_tw
 inline constexpr int one_row_slice_stages = 4;
 inline constexpr int one_row_slices_from_two = 2 * one_row_least_warps;
 /// Rows by steps (one_row_steps.cuh): stages of a warp's ring, and rows of weights that a warp takes at a time; 0: a format does not come
-/// so. They do from one_row_steps_from rows to a multiprocessor on, always where rows do not begin at multiples of 16.
+/// so. They do from one_row_steps_from rows to a multiprocessor on, mostly where rows do not begin at multiples of 16; fewer of those come
+/// whole.
 inline constexpr int one_row_step_stages = 3;
 template <class F>
 inline constexpr int one_row_step_rows = F::dtype == DType::q2_k || F::dtype == DType::q3_k     ? 4

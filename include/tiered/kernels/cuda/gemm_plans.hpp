@@ -1,4 +1,4 @@
-/// Products of cuBLAS, and which of its kernels each takes. Toolkit headers only.
+/// Which of cuBLAS's kernels products take. Toolkit headers only.
 #pragma once
 
 #include <algorithm>
@@ -13,23 +13,15 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-namespace tiered {
+#include "tiered/kernels/cuda/queue.hpp"
+#include "tiered/kernels/cuda/status.hpp"
 
-/// y[t, r] = sum_k w[r, k] x[t, k] + bias[r], or += where `add`; k contiguous, in VRAM.
-struct GemmArgs {
-  cudaDataType_t type = CUDA_R_16F;  ///< of w and x
-  void const* w = nullptr;           ///< [rows, dim]
-  void const* x = nullptr;           ///< [n, dim]
-  float const* bias = nullptr;       ///< null: none; aligned to 16
-  float* y = nullptr;                ///< [n, rows]
-  std::int64_t w_stride = 0, x_stride = 0, y_stride = 0;
-  std::int32_t rows = 0, n = 0, dim = 0;
-  bool add = false;
-};
+namespace tiered {
 
 /// One for each queue; not for several threads at once. The library is asked once for a shape which of its kernels is best for n rows: for
 /// n between two powers of two often another than for either, by up to 40 %. A kernel that is loaded within a step waits for the whole
-/// device, and takes VRAM that nobody has counted: once everything is loaded (settle), the best of those is taken that were chosen before.
+/// device, and takes VRAM that nobody has counted: once everything is loaded (settle), the best of those is taken that were chosen before,
+/// else what a larger n of the same shape took. So choices depend on shapes and on what was loaded, and not on what came in between.
 class GemmPlans {
  public:
   /// `workspace`: VRAM that products may overwrite, aligned to 256; borrowed.
@@ -42,11 +34,13 @@ class GemmPlans {
 
   /// Whether there is a library at all.
   cublasStatus_t status() const { return status_; }
-  /// Whether products take kernels of earlier ones from now on, as far as these will do. Whoever loads has made the products of a power of
-  /// two for every number of rows up to it.
-  void settle(bool settled) { settled_ = settled; }
-  /// Kernels that were chosen for their own sake.
-  std::size_t n_kernels() const { return loaded_.size(); }
+  /// Whether everything is loaded. Whoever loads makes, of each shape, the product of the most rows that it will have.
+  void settle(bool settled) {
+    settled_ = settled;
+    choices_[true].clear();
+  }
+  /// Shapes for which nothing had been loaded when they came: none, if all were made before settle().
+  std::size_t n_late() const { return n_late_; }
 
   /// Enqueues a product.
   cublasStatus_t run(GemmArgs const& a, cudaStream_t stream) {
@@ -66,14 +60,15 @@ class GemmPlans {
   /// What a choice depends on.
   struct Key {
     std::int64_t w_stride, x_stride, y_stride;
-    std::int32_t type, rows, n, dim, alignment;
-    bool add, bias;
+    std::int32_t rows, dim, alignment;
+    bool bf16, add, bias;
+    std::int32_t n;  // last: see choose()
     auto operator<=>(Key const&) const = default;
   };
   /// Which of the library's kernels an algorithm is, as far as it says so.
   struct KernelId {
-    std::int32_t type, alignment;
-    bool add, bias, splits;
+    std::int32_t alignment;
+    bool bf16, add, bias, splits;
     std::uint32_t id, tile, stages, reduction, option, inner_shape, cluster;
     auto operator<=>(KernelId const&) const = default;
   };
@@ -90,8 +85,9 @@ class GemmPlans {
         cublasLtMatmulDescSetAttribute(&op_, CUBLASLT_MATMUL_DESC_EPILOGUE, &adds_bias, sizeof adds_bias);
         cublasLtMatmulDescSetAttribute(&op_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a.bias, sizeof a.bias);
       }
-      cublasLtMatrixLayoutInit(&w_, a.type, std::uint64_t(a.dim), std::uint64_t(a.rows), a.w_stride);
-      cublasLtMatrixLayoutInit(&x_, a.type, std::uint64_t(a.dim), std::uint64_t(n), a.x_stride);
+      cudaDataType_t const type = a.bf16 ? CUDA_R_16BF : CUDA_R_16F;
+      cublasLtMatrixLayoutInit(&w_, type, std::uint64_t(a.dim), std::uint64_t(a.rows), a.w_stride);
+      cublasLtMatrixLayoutInit(&x_, type, std::uint64_t(a.dim), std::uint64_t(n), a.x_stride);
       cublasLtMatrixLayoutInit(&y_, CUDA_R_32F, std::uint64_t(a.rows), std::uint64_t(n), a.y_stride);
     }
     cublasLtMatmulDesc_t op() { return &op_; }
@@ -104,14 +100,14 @@ class GemmPlans {
     cublasLtMatrixLayoutOpaque_t w_{}, x_{}, y_{};
   };
 
-  /// Of all matrices: 256, as what begins a buffer has, or the least that they have below.
+  /// Of all that is read and written: 256, as what begins a buffer has, or the least that they have below.
   static std::int32_t alignment_of(GemmArgs const& a) {
-    std::uintptr_t const bits = std::uintptr_t(a.w) | std::uintptr_t(a.x) | std::uintptr_t(a.y);
+    std::uintptr_t const bits = std::uintptr_t(a.w) | std::uintptr_t(a.x) | std::uintptr_t(a.y) | std::uintptr_t(a.bias);
     return bits % 256 == 0 ? 256 : bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : 2;
   }
 
   static Key key_of(GemmArgs const& a, std::int32_t n) {
-    return {a.w_stride, a.x_stride, a.y_stride, std::int32_t(a.type), a.rows, n, a.dim, alignment_of(a), a.add, a.bias != nullptr};
+    return {a.w_stride, a.x_stride, a.y_stride, a.rows, a.dim, alignment_of(a), a.bf16, a.add, a.bias != nullptr, n};
   }
   static KernelId kernel_of(Key const& key, cublasLtMatmulAlgo_t const& algo) {
     auto const number = [&](cublasLtMatmulAlgoConfigAttributes_t what, std::size_t bytes) {
@@ -120,8 +116,8 @@ class GemmPlans {
       static_cast<void>(cublasLtMatmulAlgoConfigGetAttribute(&algo, what, &value, bytes, &written));
       return value;
     };
-    return {key.type,
-            key.alignment,
+    return {key.alignment,
+            key.bf16,
             key.add,
             key.bias,
             number(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4) > 1,
@@ -157,15 +153,19 @@ class GemmPlans {
       algo = found[std::size_t(i)].algo;
       if (loaded_.contains(kernel_of(key, algo))) return CUBLAS_STATUS_SUCCESS;
     }
-    if (settled_) {  // that of the power of two does for all below it
-      Key const whole = key_of(a, std::int32_t(std::bit_ceil(std::uint32_t(a.n))));
-      if (auto const it = choices_[false].find(whole); it != choices_[false].end()) {
-        algo = it->second;
-        return CUBLAS_STATUS_SUCCESS;
-      }
-    }
     algo = found.front().algo;
-    loaded_.insert(kernel_of(key, algo));
+    if (!settled_) {
+      loaded_.insert(kernel_of(key, algo));
+      return CUBLAS_STATUS_SUCCESS;
+    }
+    auto const larger = choices_[false].lower_bound(key);  // which does for fewer rows
+    Key same = key;
+    if (larger != choices_[false].end()) same.n = larger->first.n;
+    if (larger != choices_[false].end() && larger->first == same) {
+      algo = larger->second;
+    } else {
+      ++n_late_;
+    }
     return CUBLAS_STATUS_SUCCESS;
   }
 
@@ -197,8 +197,15 @@ class GemmPlans {
   cublasLtHandle_t handle_ = nullptr;
   cublasStatus_t status_;
   bool settled_ = false;
+  std::size_t n_late_ = 0;
   std::map<Key, cublasLtMatmulAlgo_t> choices_[2];  // before, and since it has settled
   std::set<KernelId> loaded_;
 };
+
+/// For CudaQueue::gemm.
+inline Gemm gemm_by(GemmPlans& plans) {
+  return {&plans,
+          [](void* p, GemmArgs const& a, cudaStream_t stream) { return kernel_status(static_cast<GemmPlans*>(p)->run(a, stream)); }};
+}
 
 }  // namespace tiered

@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kv_warps* warp_size) attention_input_kernel(At
 
 /// Few rows: a warp for each head. Many: a warp takes several, so that blocks are fewer.
 inline dim3 head_grid(std::int32_t n_tokens, std::int32_t n_heads) {
-  return {unsigned(n_tokens), unsigned(ceil_div(n_heads, n_tokens <= 64 ? kv_warps : 4 * kv_warps))};
+  return {unsigned(n_tokens), unsigned(ceil_div(n_heads, n_tokens <= kv_few_rows ? kv_warps : 4 * kv_warps))};
 }
 
 }  // namespace detail

@@ -267,7 +267,7 @@ OneRowLaunch one_row_any_address(FusedMatmulArgs const& a, std::int64_t n_all, s
   if constexpr (one_row_step_rows<F> != 0) {
     constexpr bool in_words = F::block_bytes % 4 == 0;  // every block, of eight bytes where F's product reads so much at a time
     bool const begin_so = bits % (in_words && F::block_bytes % 8 == 0 ? 8 : 4) == 0;
-    if (in_words && !begin_so) return {false, 0};
+    if ((in_words && !begin_so) || bits % 2 != 0) return {false, 0};
     using Any = std::conditional_t<in_words, Shifted<F>, AnyAddress<F>>;
     OneRowLaunch launch{false, 0};
     if (ceil_div(n_all, std::int64_t(queue.n_multiprocessors)) >= one_row_steps_from<F>) {

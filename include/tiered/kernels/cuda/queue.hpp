@@ -6,14 +6,29 @@
 
 #include <cuda_runtime_api.h>
 
-#include "tiered/kernels/cuda/gemm_plans.hpp"
-
 namespace tiered {
+
+/// y[t, r] = sum_k w[r, k] x[t, k] + bias[r], or += where `add`; halves, k contiguous, in VRAM.
+struct GemmArgs {
+  bool bf16 = false;            ///< w and x are bfloat16, not binary16
+  void const* w = nullptr;      ///< [rows, dim]
+  void const* x = nullptr;      ///< [n, dim]
+  float const* bias = nullptr;  ///< null: none; aligned to 16
+  float* y = nullptr;           ///< [n, rows]
+  std::int64_t w_stride = 0, x_stride = 0, y_stride = 0;
+  std::int32_t rows = 0, n = 0, dim = 0;
+  bool add = false;
+};
+/// Who makes such products, on one queue.
+struct Gemm {
+  void* plans = nullptr;
+  int (*run)(void* plans, GemmArgs const&, cudaStream_t) = nullptr;  ///< a status as launchers return it
+};
 
 /// What Queue::native of a CUDA table points to. All of it is borrowed and must outlive the work that was enqueued.
 struct CudaQueue {
   cudaStream_t stream = nullptr;
-  GemmPlans* gemm = nullptr;          ///< with a workspace of its own from the arena; null: there is no cuBLAS
+  Gemm gemm;                          ///< with a workspace of its own from the arena; no run(): there is no cuBLAS
   std::byte* workspace = nullptr;     ///< VRAM that every kernel of the queue may overwrite
   std::size_t workspace_bytes = 0;    ///< at least cuda_workspace_bytes
   std::uint32_t* counters = nullptr;  ///< VRAM, cuda_counters of them: 0 before a kernel and after it

@@ -239,7 +239,7 @@ class Lanes final : public LaneSet {
     std::vector<TaskTime> times;  // ascending
     std::thread thread;
 
-    bool is_foreign = false;  // and, where it is, in place of queue, sleepers, times and thread:
+    bool is_foreign = false;                        // and, where it is, in place of queue, sleepers, times and thread:
     std::atomic<ForeignLane*> foreign{nullptr};     // null: closed
     std::mutex poll_mutex;                          // held while somebody asks the device; taken before the mutex of the set
     bool lost = false;                              // the device will do nothing more

@@ -111,8 +111,8 @@ void RingPrefetch::cut(ShardPlan const& plan, ShardTable const& table, Shard con
   for (std::size_t i = first; i < pieces.size(); ++i) {
     if (VramAccount::round_up(pieces[i].bytes) <= plan.ring_bytes) continue;
     throw Error(Errc::over_budget, concat("a ring of ", plan.ring_bytes, " bytes is too small for rows [", pieces[i].rows.begin, ", ",
-                                          pieces[i].rows.end, ") of shard ", std::uint32_t(shard.id), " (", name(shard.kind),
-                                          " of layer ", shard.layer, "): ", pieces[i].bytes, " bytes"));
+                                          pieces[i].rows.end, ") of shard ", std::uint32_t(shard.id), " (", name(shard.kind), " of layer ",
+                                          shard.layer, "): ", pieces[i].bytes, " bytes"));
   }
 }
 

@@ -147,7 +147,7 @@ void MediaVectors::put(std::size_t i, std::shared_ptr<VisionEncoding const> cons
   MediaSpan const& span = prompt_.spans[i];
   std::size_t const skipped = std::size_t(std::max(from_ - span.begin, 0)) * dim_, n = std::size_t(span.n_tokens) * dim_;
   expects(encoding->tokens.size() == n && encoding->deepstack.size() + 1 == n_planes_, "a cached encoding is of this encoder");
-  if (n_planes_ == 1 && n_rows_ == std::size_t(span.n_tokens)) {  // there is nothing else
+  if (n_planes_ == 1 && skipped == 0 && n_rows_ == std::size_t(span.n_tokens)) {  // there is nothing else
     whole_ = encoding;
     return;
   }
@@ -167,9 +167,7 @@ void MediaVectors::make_room() {
   }
 }
 
-MediaEmbeddings MediaVectors::all() && {
-  return whole_ != nullptr ? MediaEmbeddings(std::move(whole_)) : MediaEmbeddings(std::move(out_));
-}
+MediaEmbeddings MediaVectors::all() && { return whole_ != nullptr ? MediaEmbeddings(std::move(whole_)) : MediaEmbeddings(std::move(out_)); }
 
 }  // namespace detail
 }  // namespace tiered
