@@ -7,7 +7,7 @@
 From pixels to text: Qwen2VLImageProcessor resizes, splits and normalises, the model runs in float64, and the likeliest token is taken each
 time. Little-endian; texts are their u32 number of bytes and UTF-8.
   u32 turns, of each: u32 kinds of pictures, i32 columns, rows and kind of each (tests/media_data.hpp), text of the user,
-    text of the whole prompt, u32 tokens and i32 ids (a placeholder for each picture), u32 and i32 ids of the answer,
+    text of the whole prompt, u32 tokens and i32 ids (one image mark for each picture), u32 and i32 ids of the answer,
     u32 and f32 logits behind the prompt
 """
 
